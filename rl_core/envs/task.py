@@ -1,0 +1,90 @@
+"""What a task is: a MuJoCo model, an observation, a start, an end, reward terms and yardsticks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rl_core.envs.rewards import Array, Term, Yardstick
+from rl_core.errors import SettingsError
+from rl_core.wording import nearest
+
+Setting = bool | int | float
+
+
+class SimulationView(Protocol):
+    """The live state of all simulations, as observations and termination read it."""
+
+    qpos: Array  # (num_envs, nq)
+    qvel: Array  # (num_envs, nv)
+    derived: Mapping[str, Array]  # one array per name in `Task.reads`, (num_envs, ...)
+
+
+class Task(ABC):
+    """One task. Subclasses are data and a few pure functions over the whole batch; they know nothing of learning.
+
+    A task's settings are the constructor arguments of the Gymnasium original that shape dynamics, observation or
+    termination. Its reward weights are not among them: they belong to the reward.
+    """
+
+    name: ClassVar[str]
+    model_file: ClassVar[str]  # an XML file that ships with gymnasium
+    max_episode_steps: ClassVar[int]  # control steps until an episode is truncated
+    settings: ClassVar[Mapping[str, Setting]]  # name -> default
+    reads: ClassVar[tuple[str, ...]]  # derived MjData fields that the functions below and the terms read
+    terms: ClassVar[Mapping[str, Term]]
+    rewards: ClassVar[Mapping[str, Mapping[str, float]]]  # reward name -> term name -> weight
+    yardsticks: ClassVar[Mapping[str, Yardstick]]
+    headline: ClassVar[str]  # the yardstick that compares arms with different rewards
+
+    def __init__(self, **settings: Setting) -> None:
+        self.values: dict[str, Setting] = resolve_settings(type(self), settings, where=self.name)
+
+    @property
+    def frame_skip(self) -> int:
+        """Physics steps per control step."""
+        return int(self.values["frame_skip"])
+
+    @abstractmethod
+    def observation(self, simulation: SimulationView) -> Array:
+        """Return the observations of all environments, (num_envs, obs_dim) float64."""
+
+    @abstractmethod
+    def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:
+        """Return which environments have reached a true end, (num_envs,)."""
+
+    @abstractmethod
+    def initial_state(self, rng: np.random.Generator, qpos0: Array, qvel0: Array) -> tuple[Array, Array]:
+        """Draw one start: positions (nq,) and velocities (nv,), given the model's defaults."""
+
+
+def resolve_settings(task: type[Task], given: Mapping[str, object], *, where: str) -> dict[str, Setting]:
+    """Return the task's settings with `given` in place of the defaults.
+
+    Raises:
+        SettingsError: an unknown name, or a value of another type than the default's or out of range.
+    """
+    resolved = dict(task.settings)
+    for name, value in given.items():
+        if name not in resolved:
+            raise SettingsError(f"{where}: {task.name} has no setting {name!r}{nearest(name, resolved)}")
+        resolved[name] = _checked(value, task.settings[name], f"{where}.{name}")
+    return resolved
+
+
+def _checked(value: object, default: Setting, where: str) -> Setting:
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise SettingsError(f"{where}: expected true or false, got {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingsError(f"{where}: expected a number, got {value!r}")
+    if isinstance(default, int):
+        if not isinstance(value, int) or value < 1:
+            raise SettingsError(f"{where}: expected a whole number of 1 or more, got {value!r}")
+        return value
+    if not np.isfinite(value) or value < 0:
+        raise SettingsError(f"{where}: expected a finite number of 0 or more, got {value!r}")
+    return float(value)
