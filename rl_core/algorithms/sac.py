@@ -1,0 +1,129 @@
+"""SAC: soft actor-critic with automatic temperature (Haarnoja et al. 2018, arXiv:1812.05905).
+
+Symbols as in the paper: α temperature, H̄ target entropy, γ discount, τ target average. `b` masks the bootstrap: 0
+after a true end, 1 otherwise, time-outs included.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_core.config import SacSettings
+from rl_core.networks import (
+    Adam,
+    Params,
+    gaussian_head,
+    init_mlp,
+    init_twin,
+    mlp,
+    polyak_,
+    squashed_sample,
+    twin_q,
+)
+from rl_core.replay import Batch
+
+HEAD = "gaussian"
+
+
+@dataclass
+class Sac:
+    """Learner state: everything an update reads and writes."""
+
+    settings: SacSettings
+    target_entropy: float
+    actor: Params
+    critic: Params
+    target_critic: Params
+    log_alpha: Params
+    actor_optimizer: Adam
+    critic_optimizer: Adam
+    alpha_optimizer: Adam
+    generator: torch.Generator
+    updates: int = 0
+
+
+def build(settings: SacSettings, *, obs_dim: int, action_dim: int, network_seed: int, noise_seed: int) -> Sac:
+    """Return a learner at its start; networks and noise come from their own seeds."""
+    init = torch.Generator().manual_seed(network_seed)
+    actor = init_mlp((obs_dim, *settings.actor_hidden, 2 * action_dim), generator=init)
+    critic = init_twin(
+        (obs_dim + action_dim, *settings.critic_hidden, 1), layer_norm=settings.critic_layer_norm, generator=init
+    )
+    target_critic = {name: tensor.clone() for name, tensor in critic.items()}
+    log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
+    for params in (actor, critic, log_alpha):
+        for tensor in params.values():
+            tensor.requires_grad_()
+    return Sac(
+        settings=settings,
+        target_entropy=-float(action_dim) if settings.target_entropy is None else settings.target_entropy,
+        actor=actor,
+        critic=critic,
+        target_critic=target_critic,
+        log_alpha=log_alpha,
+        actor_optimizer=Adam(actor, settings.learning_rate),
+        critic_optimizer=Adam(critic, settings.learning_rate),
+        alpha_optimizer=Adam(log_alpha, settings.learning_rate),
+        generator=torch.Generator().manual_seed(noise_seed),
+    )
+
+
+def act(settings: SacSettings, actor: Params, obs: Tensor, noise: Tensor) -> Tensor:
+    """Return exploring actions, (num_envs, |A|) in (−1, 1), for standard normal `noise` of that shape."""
+    action, _ = squashed_sample(*gaussian_head(mlp(actor, obs)), noise)
+    return action
+
+
+def update(sac: Sac, batch: Batch) -> dict[str, Tensor]:
+    """Take one gradient update on a batch; return detached scalars to log."""
+    s = sac.settings
+    alpha = sac.log_alpha["log_alpha"].detach().exp()
+    info = _update_critic(sac, batch, alpha)
+    sac.updates += 1
+    if sac.updates % s.policy_delay == 0:
+        info |= _update_actor_and_alpha(sac, batch.obs, alpha)
+    polyak_(sac.target_critic, sac.critic, s.tau)
+    return info
+
+
+def _update_critic(sac: Sac, batch: Batch, alpha: Tensor) -> dict[str, Tensor]:
+    with torch.no_grad():
+        next_action, next_log_prob = _policy(sac, batch.next_obs)
+        next_q = torch.minimum(*twin_q(sac.target_critic, batch.next_obs, next_action))
+        y = batch.reward + sac.settings.gamma * batch.bootstrap * (next_q - alpha * next_log_prob)
+    q1, q2 = twin_q(sac.critic, batch.obs, batch.action)
+    loss = (q1 - y).square().mean() + (q2 - y).square().mean()
+    sac.critic_optimizer.step(loss)
+    return {"critic_loss": loss.detach(), "q_mean": q1.detach().mean()}
+
+
+def _update_actor_and_alpha(sac: Sac, obs: Tensor, alpha: Tensor) -> dict[str, Tensor]:
+    action, log_prob = _policy(sac, obs)
+    q = torch.minimum(*twin_q(sac.critic, obs, action))
+    actor_loss = (alpha * log_prob - q).mean()
+    sac.actor_optimizer.step(actor_loss)
+    log_alpha = sac.log_alpha["log_alpha"]
+    alpha_loss = -(log_alpha * (log_prob.detach() + sac.target_entropy)).mean()
+    sac.alpha_optimizer.step(alpha_loss)
+    return {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": -log_prob.detach().mean()}
+
+
+def _policy(sac: Sac, obs: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_std = gaussian_head(mlp(sac.actor, obs))
+    return squashed_sample(mean, log_std, torch.randn(mean.shape, generator=sac.generator))
+
+
+def state(sac: Sac) -> Params:
+    """Return every live tensor of the learner under a unique name; random streams and counters stand apart."""
+    parts = {
+        "actor": sac.actor,
+        "critic": sac.critic,
+        "target_critic": sac.target_critic,
+        "alpha": sac.log_alpha,
+        "actor_optimizer": sac.actor_optimizer.state(),
+        "critic_optimizer": sac.critic_optimizer.state(),
+        "alpha_optimizer": sac.alpha_optimizer.state(),
+    }
+    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}

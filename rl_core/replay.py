@@ -1,0 +1,133 @@
+"""The replay ring: one packed float32 row per transition in a memory-mapped file that two processes share.
+
+A row is obs | action | reward | terminated | truncated | next_obs. The collector writes at an absolute counter, slot
+= counter mod (capacity + slack). The learner samples the newest `capacity` rows before *its own* position, never at
+the shared counter, so that what it sees does not depend on how far the collector has gone on. The slack keeps rows
+in place that a checkpoint still needs while newer ones are written.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_core.errors import TrainingError
+
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Transitions as the learner reads them."""
+
+    obs: Tensor  # (batch, obs_dim)
+    action: Tensor  # (batch, action_dim)
+    reward: Tensor  # (batch,)
+    bootstrap: Tensor  # (batch,), 0 where the episode truly ended, else 1
+    next_obs: Tensor  # (batch, obs_dim), the true last observation of an episode, not the one after the reset
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Shape of a ring: what a row holds and how many rows there are."""
+
+    obs_dim: int
+    action_dim: int
+    capacity: int  # rows that can be sampled
+    slack: int  # further rows that protect what a checkpoint needs
+
+    @property
+    def slots(self) -> int:
+        """Rows in the file."""
+        return self.capacity + self.slack
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return 2 * self.obs_dim + self.action_dim + 3
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.slots * self.width * _FLOAT32_BYTES
+
+
+class ReplayRing:
+    """The ring in the file `path`; both processes open the same file.
+
+    Args:
+        path: the file; made, with its whole size reserved, if it does not exist.
+        layout: the shape.
+
+    Raises:
+        TrainingError: the disk cannot hold the file, or an existing file has another size.
+    """
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self.layout = layout
+        _reserve(path, layout.size_bytes)
+        self._rows = np.memmap(path, np.float32, "r+", shape=(layout.slots, layout.width))
+        self._tensor = torch.from_numpy(self._rows)
+
+    def write(
+        self,
+        counter: int,
+        *,
+        obs: npt.NDArray[np.float32],
+        action: npt.NDArray[np.float32],
+        reward: npt.NDArray[np.float32],
+        terminated: npt.NDArray[np.bool_],
+        truncated: npt.NDArray[np.bool_],
+        next_obs: npt.NDArray[np.float32],
+    ) -> None:
+        """Write the transitions of one vector step as rows counter, counter + 1, …."""
+        flags = np.stack((reward, terminated, truncated), axis=1, dtype=np.float32, casting="unsafe")
+        rows = np.concatenate((obs, action, flags, next_obs), axis=1)
+        start, count = counter % self.layout.slots, len(rows)
+        first = min(count, self.layout.slots - start)
+        self._rows[start : start + first] = rows[:first]
+        self._rows[: count - first] = rows[first:]
+
+    def sample(self, counter: int, count: int, generator: torch.Generator) -> Tensor:
+        """Draw `count` rows uniformly, with replacement, from the newest `capacity` rows before `counter`.
+
+        Returns: the packed rows, (count, width) float32; `unpack` gives them names.
+        """
+        window = min(counter, self.layout.capacity)
+        index = torch.randint(counter - window, counter, (count,), generator=generator)
+        return self._tensor.index_select(0, index.remainder_(self.layout.slots))
+
+    def unpack(self, rows: Tensor) -> Batch:
+        """Return views of packed rows as a batch."""
+        obs_dim, action_dim = self.layout.obs_dim, self.layout.action_dim
+        end = obs_dim + action_dim
+        return Batch(
+            obs=rows[:, :obs_dim],
+            action=rows[:, obs_dim:end],
+            reward=rows[:, end],
+            bootstrap=1 - rows[:, end + 1],
+            next_obs=rows[:, end + 3 :],
+        )
+
+    def flush(self) -> None:
+        """Have the operating system write all rows to the disk."""
+        self._rows.flush()
+
+
+def _reserve(path: Path, size_bytes: int) -> None:
+    """Make the file with its disk space reserved now: a full disk is an error here, not a SIGBUS in a later write."""
+    existed = path.exists()
+    if existed and path.stat().st_size != size_bytes:
+        raise TrainingError(f"{path}: the replay file has {path.stat().st_size} bytes, expected {size_bytes}")
+    if existed:
+        return
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise TrainingError(f"{path}: cannot reserve {size_bytes / 1e6:.0f} MB for the replay ring: {error}") from error
