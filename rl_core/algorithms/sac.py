@@ -70,7 +70,7 @@ def build(settings: SacSettings, *, obs_dim: int, action_dim: int, network_seed:
     )
 
 
-def act(settings: SacSettings, actor: Params, obs: Tensor, noise: Tensor) -> Tensor:
+def act(_settings: SacSettings, actor: Params, obs: Tensor, noise: Tensor) -> Tensor:
     """Return exploring actions, (num_envs, |A|) in (−1, 1), for standard normal `noise` of that shape."""
     action, _ = squashed_sample(*gaussian_head(mlp(actor, obs)), noise)
     return action

@@ -1,0 +1,148 @@
+"""The collector: a process of its own that steps the environments with the newest weights and fills the ring."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rl_core import envs
+from rl_core.algorithms import ALGORITHMS
+from rl_core.config import RunSettings
+from rl_core.envs.simulation import VectorEnv
+from rl_core.handover import AnyArray, WeightBoard, receive, send
+from rl_core.metrics import Array, EpisodeTracker
+from rl_core.networks import Params
+from rl_core.replay import Layout, ReplayRing
+from rl_core.seeding import generator, generator_state, set_generator_state, stream
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorPlan:
+    """What a collector process needs to start."""
+
+    settings: RunSettings
+    seed: int
+    layout: Layout
+    ring_path: Path
+    weights_path: Path
+    actor_shapes: Mapping[str, tuple[int, ...]]
+    parent_pid: int
+
+
+def main(plan: CollectorPlan, connection: Connection) -> None:
+    """Serve the learner's turns until it says close or is gone. An exception is sent to the learner."""
+    _die_with_parent(plan.parent_pid)
+    # A terminal's Ctrl-C reaches the whole process group; the learner decides when the collector ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    try:
+        Collector(plan).serve(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except BaseException:
+        with contextlib.suppress(OSError):
+            send(connection, "error", traceback=traceback.format_exc())
+        raise SystemExit(1) from None
+
+
+class Collector:
+    """Environments, exploration and open episodes; its state is all that the next chunk depends on."""
+
+    def __init__(self, plan: CollectorPlan) -> None:
+        settings = plan.settings
+        task = envs.task(settings.task)(**settings.task_settings)
+        self.settings = settings
+        self.env = VectorEnv(
+            task,
+            weights=settings.weights,
+            num_envs=settings.num_envs,
+            streams=stream(plan.seed, "environment"),
+            threads=settings.collector_threads,
+        )
+        self.ring = ReplayRing(plan.ring_path, plan.layout)
+        self.board = WeightBoard(plan.weights_path, {k: torch.empty(s) for k, s in plan.actor_shapes.items()})
+        self.exploration = generator(plan.seed, "exploration")
+        self.tracker = EpisodeTracker(settings.num_envs, len(task.terms))
+        self.counter = 0  # transitions written
+        self._act = ALGORITHMS[settings.algorithm].act
+
+    def serve(self, connection: Connection) -> None:
+        """Answer `collect`, `state`, `restore` until `close`."""
+        send(connection, "ready")
+        while True:
+            turn, arrays = receive(connection)
+            if turn["kind"] == "collect":
+                start = time.perf_counter()
+                episodes = self.collect(turn["vector_steps"], turn["version"])
+                send(connection, "chunk", {"episodes": episodes}, counter=self.counter, s=time.perf_counter() - start)
+            elif turn["kind"] == "state":
+                send(connection, "state", self.state())
+            elif turn["kind"] == "restore":
+                self.restore(arrays, turn["counter"])
+            else:
+                return
+
+    def collect(self, vector_steps: int, version: int) -> Array:
+        """Take `vector_steps` vector steps with weights `version`; return the episodes that ended, oldest first."""
+        actor = self.board.read(version)
+        ended = [self._step(actor) for _ in range(vector_steps)]
+        return np.concatenate(ended)
+
+    def _step(self, actor: Params) -> Array:
+        obs = self.env.observation
+        action = self._action(actor, obs)
+        step = self.env.step(action)
+        self.ring.write(
+            self.counter,
+            obs=obs,
+            action=action,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            next_obs=step.next_observation,
+        )
+        self.counter += self.settings.num_envs
+        self.board.beat()
+        return self.tracker.add(step)
+
+    def _action(self, actor: Params, obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        shape = (self.settings.num_envs, self.env.action_dim)
+        if self.counter < self.settings.learning_starts:
+            return self.exploration.uniform(-1, 1, shape).astype(np.float32)
+        noise = torch.from_numpy(self.exploration.standard_normal(shape, np.float32))
+        with torch.no_grad():
+            action: npt.NDArray[np.float32] = self._act(
+                self.settings.learner, actor, torch.from_numpy(obs), noise
+            ).numpy()
+        return action
+
+    def state(self) -> dict[str, AnyArray]:
+        """Return everything the next chunk depends on, apart from weights, ring and counter."""
+        env = {f"env.{name}": array for name, array in self.env.state().items()}
+        return {**env, "exploration": generator_state(self.exploration), "open_episodes": self.tracker.open.copy()}
+
+    def restore(self, arrays: Mapping[str, AnyArray], counter: int) -> None:
+        """Continue from what `state` returned, at `counter` transitions."""
+        self.env.restore({name.removeprefix("env."): array for name, array in arrays.items()})
+        set_generator_state(self.exploration, arrays["exploration"].astype(np.uint64))
+        self.tracker.open[:] = arrays["open_episodes"]
+        self.counter = counter
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when the learner dies, however it dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        raise SystemExit(1)

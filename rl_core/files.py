@@ -1,0 +1,26 @@
+"""Files that are whole or absent, never half written."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` under a temporary name, force it to disk and rename it to `path`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write sorted, indented JSON atomically; a number that is not finite is an error."""
+    text = json.dumps(content, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
+    write_atomic(path, (text + "\n").encode())

@@ -1,0 +1,94 @@
+"""A policy as a file that describes itself: weights, task, reward and how to act, readable without the experiment.
+
+The file is safetensors. Its metadata is one key, `seedbed`, that holds sorted JSON: safetensors writes several keys
+in random order, and the same policy must be the same bytes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.torch
+import torch
+
+from rl_core import envs
+from rl_core.envs.task import Task
+from rl_core.errors import SettingsError
+from rl_core.files import write_atomic
+from rl_core.networks import Params, gaussian_head, mlp
+
+METADATA_KEY = "seedbed"
+FORMAT = 1
+_HEADS = ("gaussian", "deterministic")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A trained actor with what is needed to roll it out."""
+
+    head: str  # "gaussian": tanh of the mean; "deterministic": tanh of the output
+    actor: Params
+    task: Task
+    weights: Mapping[str, float]  # the reward it was trained for: term -> weight
+    metadata: Mapping[str, Any]
+
+    def action(self, obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the deterministic actions, (n, |A|) in [−1, 1], for observations (n, obs_dim)."""
+        with torch.no_grad():
+            output = mlp(self.actor, torch.from_numpy(obs))
+            mean = gaussian_head(output)[0] if self.head == "gaussian" else output
+            action: npt.NDArray[np.float32] = torch.tanh(mean).numpy()
+        return action
+
+
+def to_bytes(actor: Params, metadata: Mapping[str, object]) -> bytes:
+    """Return a policy file's bytes; `metadata` names head, task, task_settings, weights, seed and env_steps."""
+    tensors = {f"actor.{name}": tensor.detach().cpu().contiguous() for name, tensor in actor.items()}
+    text = json.dumps({"format": FORMAT, **metadata}, sort_keys=True, allow_nan=False)
+    return bytes(safetensors.torch.save(tensors, {METADATA_KEY: text}))
+
+
+def save(path: Path, actor: Params, metadata: Mapping[str, object]) -> None:
+    """Write a policy file atomically."""
+    write_atomic(path, to_bytes(actor, metadata))
+
+
+def load(path: Path) -> Policy:
+    """Read a policy file. No code in it can run: the format holds numbers and JSON.
+
+    Raises:
+        SettingsError: the file is missing, damaged, or not a policy that fits its task.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such policy; train the run first") from None
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise SettingsError(f"{path}: not a readable policy file ({error})") from None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT or metadata.get("head") not in _HEADS:
+        raise SettingsError(f"{path}: not a policy file of format {FORMAT}")
+    task = envs.task(metadata.get("task"), where=str(path))(**metadata.get("task_settings", {}))
+    actor = {name.removeprefix("actor."): tensor for name, tensor in tensors.items()}
+    _require_perceptron(actor, path)
+    return Policy(metadata["head"], actor, task, metadata.get("weights", {}), metadata)
+
+
+def _require_perceptron(actor: Params, path: Path) -> None:
+    layers = len(actor) // 2
+    width = None
+    for i in range(layers):
+        weight, bias = actor.get(f"{i}.weight"), actor.get(f"{i}.bias")
+        if weight is None or bias is None or weight.dim() != 2 or bias.shape != weight.shape[:1]:
+            raise SettingsError(f"{path}: layer {i} of the policy is missing or has the wrong shape")
+        if weight.dtype != torch.float32 or (width is not None and weight.shape[1] != width):
+            raise SettingsError(f"{path}: layer {i} of the policy does not fit the layer before it")
+        width = weight.shape[0]
+    if not layers or len(actor) != 2 * layers:
+        raise SettingsError(f"{path}: the policy holds no layers or unknown tensors")
