@@ -1,0 +1,1 @@
+"""The pipeline: what is planned, what runs when, what is recorded as done."""

@@ -1,0 +1,157 @@
+"""The command line. Each verb imports what it needs when it runs: `--help` waits for nothing."""
+
+import argparse
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+Verb = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return 0 done, 1 failed, 2 wrong input, 130 interrupted, 143 terminated."""
+    given = _parser().parse_args(arguments)
+    given.directory = Path(given.directory).resolve()
+    from rl_core.errors import Interrupted, SettingsError
+
+    verb: Verb = given.run
+    try:
+        return verb(given)
+    except SettingsError as error:
+        return _fail(str(error), WRONG_INPUT)
+    except Interrupted as interruption:
+        return 128 + interruption.signum
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - any failure is one clear line
+        return _fail(_with_traceback(given, error), FAILED)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _with_traceback(given: argparse.Namespace, error: Exception) -> str:
+    """Keep the whole story in a file, tell its first line."""
+    from flows.experiment import STATE_FOLDER
+
+    name = (
+        given.verb if given.verb == "sweep" else "-".join(map(str, filter(None, (given.verb, given.arm, given.seed))))
+    )
+    log = given.directory / STATE_FOLDER / "logs" / f"{name}.error.log"
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    expected = type(error).__module__.startswith(("rl_core.", "flows."))
+    line = line if expected else f"{type(error).__name__}: {line}"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("".join(traceback.format_exception(error)))
+    except OSError:
+        return line
+    return f"{line}; details: {log}"
+
+
+def _train(given: argparse.Namespace) -> int:
+    from flows import experiment, stages
+
+    stages.train(experiment.load(given.directory), given.arm, given.seed, fresh=given.fresh)
+    return DONE
+
+
+def _evaluate(given: argparse.Namespace) -> int:
+    from flows import experiment, stages
+
+    stages.evaluate(experiment.load(given.directory), given.arm, given.seed)
+    return DONE
+
+
+def _report(given: argparse.Namespace) -> int:
+    from flows import experiment, stages
+
+    print(stages.report(experiment.load(given.directory)))
+    return DONE
+
+
+def _sweep(given: argparse.Namespace) -> int:
+    from flows import environment, experiment
+
+    environment.use(given.directory)
+    loaded = experiment.load(given.directory)
+    from flows.conduct import conduct
+
+    return conduct(loaded, arms=given.arm, seeds=given.seed, jobs=given.jobs, fresh=given.fresh)
+
+
+def _init(given: argparse.Namespace) -> int:
+    from flows import workspace
+
+    workspace.initialise(given.folder)
+    print(f"{given.folder}: edit params.yaml, then run: python -m flows -C {shlex.quote(str(given.folder))} sweep")
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    folder = _folder(argparse.SUPPRESS)  # on a verb: not to undo what stood before it
+    parser = argparse.ArgumentParser(
+        prog="python -m flows",
+        description="Run the experiment that params.yaml describes and report on it.",
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted, 143 terminated.",
+        parents=[_folder(".")],
+        allow_abbrev=False,
+    )
+    parser.set_defaults(arm=None, seed=None)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def verb(name: str, run: Verb, text: str, more: str = "") -> argparse.ArgumentParser:
+        added = verbs.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}", parents=[folder], allow_abbrev=False
+        )
+        added.set_defaults(run=run)
+        return added
+
+    train = verb("train", _train, "train one run", "An interrupted run is resumed; a complete one is left alone.")
+    _one_run(train)
+    _fresh(train, "start over, even if the run is complete or interrupted")
+    _one_run(verb("evaluate", _evaluate, "evaluate one run's final policy"))
+    verb("report", _report, "write the report from what exists", "Prints the path of its page.")
+    sweep = verb(
+        "sweep",
+        _sweep,
+        "run what is missing or stale, concurrently, then report",
+        "Finished runs are recorded with DVC, so that a second sweep has nothing to do.",
+    )
+    sweep.add_argument("--arm", action="append", default=[], metavar="GLOB", help="only these arms; repeatable")
+    sweep.add_argument("--seed", action="append", default=[], type=int, metavar="N", help="only this seed; repeatable")
+    sweep.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one for each core)")
+    _fresh(sweep, "run again what is complete")
+    init = verb("init", _init, "make a new experiment's folder", "It may lie in or outside the repository.")
+    init.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
+    return parser
+
+
+def _folder(default: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "-C",
+        dest="directory",
+        metavar="DIR",
+        default=default,
+        help="the experiment's folder (default: the current one)",
+    )
+    return parser
+
+
+def _one_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("arm", metavar="ARM", help="an arm of params.yaml")
+    parser.add_argument("seed", metavar="SEED", type=int, help="a seed of params.yaml")
+
+
+def _fresh(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--fresh", action="store_true", help=text)

@@ -1,0 +1,104 @@
+"""The Prefect server process: a temporary one for a sweep, or the one that `ui` keeps."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from flows.environment import SERVER_START_TIMEOUT_S
+from flows.experiment import STATE_FOLDER
+from flows.processes import Processes
+from flows.stages import write_atomically
+
+HOST = "127.0.0.1"
+
+
+class ServerError(RuntimeError):
+    """The server did not start; the message is one line."""
+
+
+def running_url(directory: Path) -> str | None:
+    """Return the API address of the experiment's own `ui` server, if it answers."""
+    url = _recorded(directory).get("api_url")
+    return url if isinstance(url, str) and healthy(url) else None
+
+
+def report_url(directory: Path) -> str | None:
+    """Return the address at which the experiment's `ui` shows the report, if it runs."""
+    url = _recorded(directory).get("report_url")
+    return url if isinstance(url, str) and running_url(directory) else None
+
+
+def record(directory: Path, *, api_url: str, report_url: str) -> None:
+    entry = {"api_url": api_url, "report_url": report_url}
+    write_atomically(_record(directory), json.dumps(entry) + "\n")
+
+
+def forget(directory: Path) -> None:
+    _record(directory).unlink(missing_ok=True)
+
+
+def _record(directory: Path) -> Path:
+    return directory / STATE_FOLDER / "server.json"
+
+
+def _recorded(directory: Path) -> dict[str, object]:
+    try:
+        entry = json.loads(_record(directory).read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def healthy(api_url: str) -> bool:
+    try:
+        # no proxy: the address is this machine's
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{api_url}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def start(processes: Processes, directory: Path, *, port: int, ui: bool) -> "Server":
+    """Start a server without waiting for it."""
+    command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
+    command += ["--host", HOST, "--port", str(port), "--log-level", "error", "--lifespan", "on"]
+    log = directory / STATE_FOLDER / "logs" / "server.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
+    os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://{HOST}:{port}/api"
+    os.environ["PREFECT_UI_ENABLED"] = "1" if ui else "0"
+    with log.open("wb") as output:
+        process = processes.start(command, directory=directory, output=output.fileno())
+    return Server(process, api_url=os.environ["PREFECT_API_URL"], log=log)
+
+
+class Server:
+    """A started server."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, api_url: str, log: Path) -> None:
+        self.process = process
+        self.api_url = api_url
+        self.log = log
+
+    def wait_until_ready(self) -> None:
+        """Return once it answers; raise ServerError if it ends or takes too long."""
+        deadline = time.monotonic() + SERVER_START_TIMEOUT_S
+        while not healthy(self.api_url):
+            if self.process.poll() is not None:
+                raise ServerError(f"the Prefect server ended at once; see {self.log}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"the Prefect server did not answer in {SERVER_START_TIMEOUT_S} s; see {self.log}")
+            time.sleep(0.1)

@@ -1,0 +1,228 @@
+"""Train, evaluate, report: plain functions, also the commands in dvc.yaml.
+
+A finished stage leaves a marker under `.seedbed/done` with the key of its inputs and the hash of every output.
+It says that a run is complete before DVC has recorded it, so that a run which ended while its sweep was killed
+is committed and not trained again.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from flows.experiment import PARAMS_FILE, STATE_FOLDER, Experiment
+from rl_core.errors import SettingsError, TrainingError
+
+CODE_ROOT = Path(__file__).resolve().parent.parent
+PIPELINE_FILE = "dvc.yaml"
+TRAIN_OUTPUTS = (
+    "policy.safetensors",
+    "checkpoints",
+    "progress.csv",
+    "curve.csv",
+    "summary.json",
+    "timing.csv",
+    "timing.json",
+)
+EVALUATION_OUTPUTS = ("evaluation.csv", "evaluation.json")
+
+
+def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False) -> None:
+    """Train one run, or say that it is complete; raise TrainingError or Interrupted."""
+    settings = experiment.settings(arm, seed)
+    run_dir, marker = experiment.run_dir(arm, seed), train_marker(experiment, arm, seed)
+    with _only_writer(experiment, arm, seed):
+        key = train_key(experiment, arm, seed)
+        if not fresh and is_complete(marker, key, run_dir, TRAIN_OUTPUTS):
+            print(f"{arm} seed {seed}: already complete")
+            return
+        marker.unlink(missing_ok=True)
+
+        from rl_core import runner
+
+        runner.train(
+            settings,
+            seed,
+            run_dir=run_dir,
+            state_dir=experiment.state_dir(arm, seed),
+            key=key,
+            provenance=_provenance(experiment),
+            fresh=fresh,
+        )
+        _write_marker(marker, key, run_dir, TRAIN_OUTPUTS)
+
+
+def evaluate(experiment: Experiment, arm: str, seed: int) -> None:
+    """Evaluate one run's final policy on the experiment's fixed episodes."""
+    experiment.settings(arm, seed)
+    run_dir, marker = experiment.run_dir(arm, seed), evaluation_marker(experiment, arm, seed)
+    with _only_writer(experiment, arm, seed):
+        policy = run_dir / "policy.safetensors"
+        if not policy.is_file():
+            raise TrainingError(f"{arm} seed {seed} has no policy yet; train it: python -m flows train {arm} {seed}")
+        key = evaluation_key(experiment, arm, seed)
+        if is_complete(marker, key, run_dir, EVALUATION_OUTPUTS):
+            print(f"{arm} seed {seed}: already evaluated")
+            return
+        marker.unlink(missing_ok=True)
+
+        from rl_core.evaluation import evaluate_run
+
+        settings = experiment.evaluation
+        evaluate_run(policy, run_dir, episodes=settings.episodes, seed=settings.seed)
+        _write_marker(marker, key, run_dir, EVALUATION_OUTPUTS)
+
+
+def report(experiment: Experiment) -> Path:
+    """Write the report from what exists and return the path of its page."""
+    from flows.report import build
+
+    return build(experiment)
+
+
+def train_marker(experiment: Experiment, arm: str, seed: int) -> Path:
+    return experiment.directory / STATE_FOLDER / "done" / arm / f"{seed}.json"
+
+
+def evaluation_marker(experiment: Experiment, arm: str, seed: int) -> Path:
+    return experiment.directory / STATE_FOLDER / "done" / arm / f"{seed}.evaluation.json"
+
+
+def train_key(experiment: Experiment, arm: str, seed: int) -> str:
+    """Identify all that decides a run's results; the same under train, sweep and repro."""
+    inputs = {
+        "settings": experiment.settings(arm, seed).to_dict(),
+        "seed": seed,
+        "code": _code_hashes(experiment.directory, "train"),
+        "versions": {name: version(name) for name in ("torch", "numpy", "mujoco")},
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def evaluation_key(experiment: Experiment, arm: str, seed: int) -> str:
+    """Identify all that decides an evaluation's results."""
+    inputs = {
+        "policy": _sha256(experiment.run_dir(arm, seed) / "policy.safetensors"),
+        "evaluation": asdict(experiment.evaluation),
+        "code": _code_hashes(experiment.directory, "evaluate"),
+        "versions": {name: version(name) for name in ("torch", "numpy", "mujoco")},
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> bool:
+    """Whether the marker is of these inputs and the outputs are the bytes it recorded."""
+    try:
+        recorded = json.loads(marker.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    return bool(recorded == _marker(key, run_dir, outputs))
+
+
+def _write_marker(path: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(_marker(key, run_dir, outputs), indent=1, sort_keys=True) + "\n")
+
+
+def _marker(key: str, run_dir: Path, outputs: Sequence[str]) -> dict[str, object]:
+    files = [path for output in outputs for path in _files(run_dir / output)]
+    return {"key": key, "outputs": {str(path.relative_to(run_dir)): _sha256(path) for path in files}}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _code_hashes(directory: Path, stage: str) -> dict[str, str]:
+    """Hash the files that the folder's dvc.yaml names as the stage's code."""
+    hashes = {}
+    for dep in _code_deps(directory, stage):
+        root = Path(os.path.normpath(directory / dep))
+        for path in _files(root):
+            # names relative to the code, not to the folder: an experiment may be moved
+            hashes[str(path.relative_to(root.parent))] = _sha256(path)
+    return hashes
+
+
+def _code_deps(directory: Path, stage: str) -> list[str]:
+    from ruamel.yaml import YAML
+
+    path = directory / PIPELINE_FILE
+    try:
+        pipeline = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        deps = pipeline["stages"][stage]["deps"]
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{path}: no such file; make an experiment's folder with python -m flows init DIR"
+        ) from None
+    except (KeyError, TypeError):
+        raise SettingsError(f"{path}: expected a list stages.{stage}.deps") from None
+    return [dep for dep in deps if isinstance(dep, str) and "${" not in dep]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = sorted(item for item in path.rglob("*") if item.is_file())
+    return [item for item in found if "__pycache__" not in item.parts and item.suffix != ".pyc"]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _only_writer(experiment: Experiment, arm: str, seed: int) -> Iterator[None]:
+    """Hold the run's lock; raise TrainingError if another process does."""
+    path = experiment.directory / STATE_FOLDER / "locks" / arm / f"{seed}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise TrainingError(
+                f"{arm} seed {seed} is in use by process {file.read().strip() or '(starting)'}; wait for it or stop it"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _provenance(experiment: Experiment) -> dict[str, object]:
+    lock = CODE_ROOT / "requirements.lock"
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude,glob)**/dvc.lock")
+    return {
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else bool(changes),
+        "command": " ".join(["python -m flows", *sys.argv[1:]]),
+        "lock_sha256": _sha256(lock) if lock.is_file() else None,
+        "dvc_yaml_sha256": _sha256(experiment.directory / PIPELINE_FILE),
+        "params_yaml_sha256": _sha256(experiment.directory / PARAMS_FILE),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says about the code, or None where there is no git."""
+    environment: Mapping[str, str] = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        result = subprocess.run(
+            ["git", *arguments], cwd=CODE_ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip()

@@ -1,0 +1,120 @@
+# `from __future__ import annotations` would break the form that Prefect makes of the flow's parameters.
+"""The sweep as a Prefect flow, thin: one task for each run. The only module that imports prefect."""
+
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, wait
+from pathlib import Path
+from typing import Annotated
+
+from prefect import flow, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import TerminationSignal
+from prefect.logging import get_run_logger
+from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field
+
+from flows import environment, experiment, server
+from flows.processes import Processes
+from flows.work import Stopper, Work
+
+_prepared: contextvars.ContextVar[tuple[Work, Stopper] | None] = contextvars.ContextVar("prepared", default=None)
+_current: contextvars.ContextVar[Work] = contextvars.ContextVar("current")
+
+
+class RunFailed(RuntimeError):  # noqa: N818 - see below
+    """The commands of one run did not end well."""
+
+
+class SweepFailed(RuntimeError):  # noqa: N818 - a state of the flow, told line by line before
+    """Not every run of the sweep is recorded."""
+
+
+def run(work: Work, stopper: Stopper) -> None:
+    """Execute a prepared sweep as a flow; its problems stand in `work.problems`."""
+    token = _prepared.set((work, stopper))
+    try:
+        sweep(
+            directory=str(work.experiment.directory),
+            arms=sorted({run.arm for run in work.todo}),
+            seeds=sorted({run.seed for run in work.todo}),
+            jobs=work.jobs,
+        )
+    except SweepFailed:
+        pass
+    finally:
+        _prepared.reset(token)
+
+
+@flow(name="sweep", validate_parameters=True, persist_result=False)
+def sweep(
+    directory: Annotated[str, Field(description="The experiment's folder")] = ".",
+    arms: Annotated[list[str], Field(description="Arms to run, as patterns such as sac-*; none means all")] = [],  # noqa: B006
+    seeds: Annotated[list[int], Field(description="Seeds to run; none means all")] = [],  # noqa: B006
+    jobs: Annotated[int | None, Field(ge=1, description="Runs at a time; none means one for each core")] = None,
+    fresh: Annotated[bool, Field(description="Run again what is complete")] = False,
+) -> None:
+    """Run what the experiment lacks, concurrently, then report."""
+    logger = get_run_logger()
+    given = _prepared.get()
+    if given is None:
+        folder = Path(directory).resolve()
+        environment.use(folder)
+        work = Work.prepare(experiment.load(folder), arms=arms, seeds=seeds, jobs=jobs, fresh=fresh)
+        stopper = Stopper(work.processes, Processes())
+        stopper.arm(TerminationSignal)
+        work.say = logger.info
+    else:
+        work, stopper = given
+        stopper.arm()
+        work.say = _both(work.say, logger.info)
+    try:
+        _execute(work)
+    finally:
+        work.processes.stop_and_wait()
+    if work.problems:
+        raise SweepFailed("; ".join(work.problems))
+
+
+def _execute(work: Work) -> None:
+    if not work.todo and work.plan.fresh:
+        work.say(f"nothing to do: {len(work.selection.runs)} runs fresh")
+        return
+    _current.set(work)
+    runner: ThreadPoolTaskRunner[None] = ThreadPoolTaskRunner(max_workers=work.jobs)
+    with runner:
+        pending = {}
+        for run in work.todo:
+            future = runner.submit(run_one, {"arm": run.arm, "seed": run.seed})
+            pending[future.wrapped_future] = run
+        while pending:
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            work.record([pending.pop(future) for future in done])
+    _show(work, work.report())
+
+
+@task(task_run_name="{arm} seed {seed}", cache_policy=NO_CACHE, persist_result=False)
+def run_one(arm: str, seed: int) -> None:
+    """Run one run's commands; the task fails if they do."""
+    outcome = _current.get().execute(arm, seed, line=get_run_logger().info)
+    if outcome.failed:
+        raise RunFailed(f"{arm} seed {seed} failed (exit {outcome.exit_code}); log: {outcome.log}")
+
+
+def _show(work: Work, page: Path) -> None:
+    """Put the results where the UI shows them."""
+    create_table_artifact(table=work.rows, key="runs", description="The runs of this sweep")
+    report_url = server.report_url(work.experiment.directory)
+    if report_url:
+        create_link_artifact(link=report_url, link_text="The report", key="report")
+    else:  # browsers follow no file:// link from an http page
+        create_markdown_artifact(markdown=f"The report: `{page}`", key="report")
+
+
+def _both(*listeners: Callable[[str], None]) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        for listener in listeners:
+            listener(line)
+
+    return say

@@ -1,0 +1,42 @@
+"""`init`: a new experiment's folder."""
+
+import os
+import sys
+from pathlib import Path
+
+from flows.experiment import PARAMS_FILE
+from flows.stages import CODE_ROOT, PIPELINE_FILE
+from rl_core.errors import SettingsError
+
+TEMPLATES = Path(__file__).parent / "templates"
+GIT_IGNORED = ("/.seedbed/", "/report/", "/runs/")
+DVC_IGNORED = ("__pycache__", "*.pyc")
+
+
+def initialise(directory: Path) -> None:
+    """Make `directory` an experiment that any verb can run; refuse a folder that holds something."""
+    if directory.exists() and not directory.is_dir():
+        raise SettingsError(f"{directory}: is a file; name a new folder")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise SettingsError(f"{directory}: is not empty; name a new or an empty folder")
+    directory.mkdir(parents=True, exist_ok=True)
+    directory = directory.resolve()
+
+    from flows import versioning
+
+    versioning.initialise(directory)
+    (directory / PARAMS_FILE).write_text((TEMPLATES / PARAMS_FILE).read_text())
+    (directory / PIPELINE_FILE).write_text(pipeline(directory))
+    (directory / ".gitignore").write_text("\n".join(GIT_IGNORED) + "\n")
+    (directory / ".dvcignore").write_text("\n".join(DVC_IGNORED) + "\n")
+
+
+def pipeline(directory: Path) -> str:
+    """Return a dvc.yaml whose stages depend on the code that is running now."""
+    if directory.is_relative_to(CODE_ROOT):
+        up = "../" * len(directory.relative_to(CODE_ROOT).parts)
+        code, scripts = up, f"$PWD/{up}.venv/bin"
+    else:
+        code, scripts = f"{CODE_ROOT}{os.sep}", str(Path(sys.prefix) / "bin")
+    text = (TEMPLATES / PIPELINE_FILE).read_text()
+    return text.replace("{{ code }}", code).replace("{{ scripts }}", scripts)
