@@ -51,7 +51,7 @@ def main(plan: CollectorPlan, connection: Connection) -> None:
         Collector(plan).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except BaseException:
+    except Exception:  # noqa: BLE001 - every failure is the learner's to report
         with contextlib.suppress(OSError):
             send(connection, "error", traceback=traceback.format_exc())
         raise SystemExit(1) from None

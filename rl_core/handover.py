@@ -69,7 +69,7 @@ class WeightBoard:
     def read(self, version: int) -> Params:
         """Return a copy of version `version`."""
         flat = self._slots[version % 2].clone()
-        parts = flat.split([shape.numel() for shape in self._shapes.values()])
+        parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 
     def beat(self) -> None:

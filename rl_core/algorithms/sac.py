@@ -25,6 +25,7 @@ from rl_core.networks import (
 from rl_core.replay import Batch
 
 HEAD = "gaussian"
+LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean")  # what `update` can return
 
 
 @dataclass

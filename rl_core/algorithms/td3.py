@@ -14,6 +14,7 @@ from rl_core.networks import Adam, Params, init_mlp, init_twin, mlp, polyak_, tw
 from rl_core.replay import Batch
 
 HEAD = "deterministic"
+LOSSES = ("critic_loss", "actor_loss", "q_mean")  # what `update` can return
 
 
 @dataclass

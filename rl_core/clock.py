@@ -1,0 +1,47 @@
+"""Wall time split into training and the rest, summed over resumes. Nothing here touches a deterministic file."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+
+class Clock:
+    """Seconds since the start, without the pauses between an interruption and its resume.
+
+    Active time is what remains of wall time without evaluations and checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.resumes = 0
+        self._spans = {"learner_wait_s": 0.0, "evaluation_s": 0.0, "checkpoint_s": 0.0}
+        self._earlier_s = 0.0
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Add the time inside the block to the span `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spans[name] += time.perf_counter() - start
+
+    def read(self) -> dict[str, float]:
+        """Return wall_s, active_s and every span, in seconds, to the millisecond."""
+        wall = self._earlier_s + time.perf_counter() - self._start
+        active = wall - self._spans["evaluation_s"] - self._spans["checkpoint_s"]
+        return {name: round(s, 3) for name, s in {"wall_s": wall, "active_s": active, **self._spans}.items()}
+
+    def state(self) -> dict[str, object]:
+        """Return what a resumed clock continues from."""
+        return {"started_at": self.started_at, "resumes": self.resumes, **self.read()}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Continue from what `state` returned; counts one resume."""
+        self.started_at = str(state["started_at"])
+        self.resumes = int(str(state["resumes"])) + 1
+        self._earlier_s = float(str(state["wall_s"]))
+        for name in self._spans:
+            self._spans[name] = float(str(state[name]))

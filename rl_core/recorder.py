@@ -1,0 +1,142 @@
+"""What a run writes down as it goes: progress.csv and curve.csv (deterministic), timing.csv (the clock's)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_core import evaluation
+from rl_core.envs.task import Task
+from rl_core.errors import TrainingError
+from rl_core.metrics import Array, CsvFile, EpisodeWindow
+from rl_core.state import AnyArray
+
+_TIMES = ("wall_s", "active_s", "learner_wait_s", "evaluation_s")
+
+
+class LossMeans:
+    """Means of what the updates report between two log rows. Sums stay tensors until they are read."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, info: Mapping[str, Tensor]) -> None:
+        """Add one update's scalars."""
+        for name, value in info.items():
+            if name not in self._sums:
+                self._sums[name], self._counts[name] = torch.zeros((), dtype=torch.float64), 0
+            self._sums[name] += value
+            self._counts[name] += 1
+
+    def require_finite(self, iteration: int) -> None:
+        """Raise a TrainingError that names iteration and loss if a number is not finite."""
+        for name, total in self._sums.items():
+            if not math.isfinite(float(total)):
+                raise TrainingError(f"iteration {iteration}: {name} is not finite; the run cannot learn from here")
+
+    def take(self) -> dict[str, float]:
+        """Return the means and start anew."""
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
+
+    def state(self) -> dict[str, list[float]]:
+        """Return sums and counts; float64 survives JSON bit for bit."""
+        return {name: [float(total), self._counts[name]] for name, total in self._sums.items()}
+
+    def restore(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Continue from what `state` returned."""
+        self._sums = {name: torch.tensor(total, dtype=torch.float64) for name, (total, _) in state.items()}
+        self._counts = {name: int(count) for name, (_, count) in state.items()}
+
+
+class Recorder:
+    """The tables of a run and the statistics that feed them.
+
+    Args:
+        folder: where the tables are written.
+        task: names the terms and yardsticks.
+        losses: names of what the algorithm's updates report.
+        lengths: table name -> bytes to keep, when a run is resumed.
+    """
+
+    def __init__(self, folder: Path, task: type[Task], losses: Sequence[str], lengths: Mapping[str, int]) -> None:
+        self.window = EpisodeWindow(tuple(task.terms))
+        self.losses = LossMeans()
+        self.best_return: float | None = None
+        self.evaluation_returns: list[float] = []
+        self._loss_names = tuple(losses)
+        counters = ("env_steps", "updates", "episodes")
+        columns = {
+            "progress": ("iteration", *counters, *self.window.means(), *(f"loss/{name}" for name in losses)),
+            "curve": (*counters, *evaluation.mean_columns(task)),
+            "timing": ("env_steps", "updates", *_TIMES),
+        }
+        self._tables = {
+            name: CsvFile(folder / f"{name}.csv", header, length=lengths.get(name, 0))
+            for name, header in columns.items()
+        }
+
+    def add_episodes(self, rows: Array) -> None:
+        """Take in finished training episodes."""
+        self.window.extend(rows)
+        mean = self.window.mean_return
+        if mean is not None and len(rows):
+            self.best_return = mean if self.best_return is None else max(mean, self.best_return)
+
+    def log(self, *, iteration: int, env_steps: int, updates: int, times: Mapping[str, float]) -> None:
+        """Write a row of progress.csv and one of timing.csv."""
+        counters = {"iteration": iteration, "env_steps": env_steps, "updates": updates}
+        losses = self.losses.take()
+        named = {f"loss/{name}": losses.get(name) for name in self._loss_names}
+        row = {**counters, "episodes": self.window.episodes, **self.window.means(), **named}
+        self._tables["progress"].append(row)
+        clock = {name: times[name] for name in _TIMES}
+        self._tables["timing"].append({"env_steps": env_steps, "updates": updates, **clock})
+
+    def evaluated(self, result: evaluation.Episodes, *, env_steps: int, updates: int) -> tuple[float, float]:
+        """Write a row of curve.csv; return mean and standard deviation of the return."""
+        means = result.means()
+        counters = {"env_steps": env_steps, "updates": updates, "episodes": len(result.sums)}
+        self._tables["curve"].append({**counters, **means})
+        self.evaluation_returns.append(means["return_mean"])
+        return means["return_mean"], means["return_std"]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what summary.json says of returns and episodes; None where no episode has ended."""
+        return {
+            "episodes": self.window.episodes,
+            "episode_length": self.window.means()["length_mean"],
+            "final_return": self.window.mean_return,
+            "best_return": self.best_return,
+            "final_evaluation_return": self.evaluation_returns[-1],
+            "best_evaluation_return": max(self.evaluation_returns),
+        }
+
+    def state(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """Return arrays and JSON values that `restore` continues from."""
+        return {"episodes": self.window.rows}, {
+            "episodes": self.window.episodes,
+            "best_return": self.best_return,
+            "evaluation_returns": self.evaluation_returns,
+            "losses": self.losses.state(),
+            "lengths": {name: table.length for name, table in self._tables.items()},
+        }
+
+    def restore(self, arrays: Mapping[str, AnyArray], info: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned; the tables were opened with its lengths."""
+        self.window.rows = np.array(arrays["episodes"], np.float64)
+        self.window.episodes = info["episodes"]
+        self.best_return = info["best_return"]
+        self.evaluation_returns = list(info["evaluation_returns"])
+        self.losses.restore(info["losses"])
+
+    def close(self) -> None:
+        """Close the tables; again is harmless."""
+        for table in self._tables.values():
+            table.close()

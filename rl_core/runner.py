@@ -1,0 +1,424 @@
+"""The training loop: checkpoint, request, train, publish, log, evaluate, receive.
+
+`pipelined` (the default): while the learner trains on everything up to chunk k, the collector gathers chunk k + 1
+with the weights published after block k − 1. `lockstep`: chunk k + 1 is requested after block k. Both count turns and
+never time them, so a seeded run gives the same bytes every time.
+
+A checkpoint is taken when chunk k + 1 has arrived and neither side has gone on: learner and tables as after block k,
+collector and counter as after chunk k + 1. The ring is its own checkpoint: its slack keeps in place every row that a
+kept checkpoint can sample.
+"""
+
+import os
+import platform
+import resource
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_core import checkpoints, envs, evaluation
+from rl_core import policy as policies
+from rl_core.algorithms import ALGORITHMS
+from rl_core.clock import Clock
+from rl_core.config import RunSettings
+from rl_core.envs.simulation import VectorEnv
+from rl_core.envs.task import Task
+from rl_core.errors import Interrupted, TrainingError
+from rl_core.files import write_json
+from rl_core.link import CollectorLink
+from rl_core.policy import Policy
+from rl_core.progress import Display
+from rl_core.recorder import Recorder
+from rl_core.replay import Layout, ReplayRing
+from rl_core.seeding import stream, torch_seed
+from rl_core.state import TrainingState
+from rl_core.stopping import Stop, stop_signals
+
+_ROWS_PER_GATHER = 8_192  # rows drawn from the ring at once; bounds the memory of a long block
+_EVALUATION_FILES = ("evaluation.csv", "evaluation.json")
+
+
+def train(
+    settings: RunSettings,
+    seed: int,
+    *,
+    run_dir: Path,
+    state_dir: Path,
+    key: str,
+    provenance: Mapping[str, object],
+    fresh: bool = False,
+    quiet: bool | None = None,
+) -> dict[str, Any]:
+    """Train one run to its end and publish its artifacts; continue an interrupted one if it has the same key.
+
+    Args:
+        settings: what to compute.
+        seed: 0 or more; every random stream derives from it.
+        run_dir: where the finished artifacts go; files of an earlier run are replaced one by one at the very end.
+        state_dir: scratch for the resumable state; removed on success.
+        key: identifies settings, code and versions; a state with another key is discarded.
+        provenance: copied into timing.json.
+        fresh: discard any interrupted state.
+        quiet: no live display; by default decided by whether standard error is a terminal.
+
+    Returns: the content of summary.json.
+
+    Raises:
+        TrainingError: the collector failed, a number is not finite, or the disk is full.
+        Interrupted: SIGINT or SIGTERM arrived; a resumable checkpoint stands.
+    """
+    torch.set_num_threads(settings.learner_threads)
+    state_dir.mkdir(parents=True, exist_ok=True)
+    status = _Status(state_dir / "status.json", settings)
+    try:
+        with stop_signals() as stop:
+            resumed = None if fresh else checkpoints.latest(state_dir, key)
+            if resumed is None:
+                _empty(state_dir)
+            status.write("running", env_steps=resumed.info["turn"]["env_steps"] if resumed else 0)
+            with closing(_Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed)) as run:
+                summary = run.to_the_end(stop, status)
+            write_json(state_dir / "work" / "timing.json", run.timing(provenance))
+    except Interrupted as interruption:
+        status.write("interrupted", reason=signal.Signals(interruption.signum).name)
+        raise
+    except Exception as error:
+        status.write("failed", reason=str(error))
+        if isinstance(error, OSError):
+            raise TrainingError(f"{state_dir}: {error}") from error
+        raise
+    _publish_artifacts(state_dir / "work", run_dir)
+    shutil.rmtree(state_dir)
+    return summary
+
+
+def ring_layout(settings: RunSettings, *, obs_dim: int, action_dim: int) -> Layout:
+    """Return the shape of the run's ring; the slack is two checkpoint intervals and two chunks, rounded up."""
+    chunk = settings.num_envs * settings.vector_steps_per_chunk
+    capacity = min(settings.replay_capacity, settings.vector_steps * settings.num_envs)
+    slack = min(2 * (settings.checkpoint_interval + 2 * chunk), settings.vector_steps * settings.num_envs)
+    return Layout(obs_dim=obs_dim, action_dim=action_dim, capacity=capacity, slack=slack)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Where the run stands, in turns and transitions."""
+
+    block: int = 0  # update blocks finished
+    env_steps: int = 0  # transitions received from the collector
+    previous_env_steps: int = 0  # the same, one chunk earlier
+    requested: int = 0  # vector steps asked for
+
+
+class _Run:
+    """One run in progress. `close` ends its processes and files, whatever has happened."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        seed: int,
+        folder: Path,
+        *,
+        key: str,
+        quiet: bool | None,
+        resumed: TrainingState | None,
+    ) -> None:
+        self._settings, self._seed, self._folder, self._key, self._resumed = settings, seed, folder, key, resumed
+        self._task = envs.task(settings.task)(**settings.task_settings)
+        self._algorithm = ALGORITHMS[settings.algorithm]
+        self._turn = _Turn()
+        self._clock = Clock()
+        self._budget = settings.vector_steps * settings.num_envs
+        obs_dim, action_dim = _dimensions(self._task)
+        self._learner = self._algorithm.build(
+            settings.learner,
+            obs_dim=obs_dim,
+            action_dim=action_dim,
+            network_seed=torch_seed(seed, "network"),
+            noise_seed=torch_seed(seed, "sampling", 0),
+        )
+        self._sampling = torch.Generator().manual_seed(torch_seed(seed, "sampling", 1))
+        work = folder / "work"
+        (work / "checkpoints").mkdir(parents=True, exist_ok=True)
+        layout = ring_layout(settings, obs_dim=obs_dim, action_dim=action_dim)
+        self._ring = ReplayRing(folder / "replay.bin", layout)
+        lengths = resumed.info["recorder"]["lengths"] if resumed else {}
+        with ExitStack() as opened:
+            self._display = opened.enter_context(closing(Display(settings, quiet=quiet)))
+            self._recorder = opened.enter_context(
+                closing(Recorder(work, type(self._task), self._algorithm.LOSSES, lengths))
+            )
+            self._link = opened.enter_context(
+                closing(CollectorLink(settings, seed, layout=layout, folder=folder, actor=self._learner.actor))
+            )
+            self._opened = opened.pop_all()
+
+    def to_the_end(self, stop: Stop, status: "_Status") -> dict[str, Any]:
+        """Run the loop; leave every artifact but timing.json in the work folder. Returns the summary."""
+        if self._resumed is None:
+            self._start()
+        else:
+            self._resume(self._resumed)
+        pipelined = self._settings.collection == "pipelined"
+        while True:
+            self._checkpoint_if_due(stop)
+            if pipelined:
+                self._request()
+            self._train_block()
+            self._publish()
+            self._log_if_due(status)
+            self._evaluate_if_due()
+            if self._turn.env_steps >= self._budget:
+                return self._finish()
+            if not pipelined:
+                self._request()
+            self._receive()
+
+    def close(self) -> None:
+        """End the collector and close all files; again is harmless."""
+        self._opened.close()
+
+    # Start and resume
+
+    def _start(self) -> None:
+        self._link.publish(0, self._learner.actor)
+        self._display.message(_describe(self._settings, self._seed))
+        self._link.wait_ready()
+        self._evaluate()
+        self._request()
+        self._receive()
+
+    def _resume(self, state: TrainingState) -> None:
+        with torch.no_grad():
+            for name, tensor in self._algorithm.state(self._learner).items():
+                tensor.copy_(torch.from_numpy(np.array(state.arrays[f"learner.{name}"])))
+        self._learner.generator.set_state(torch.from_numpy(np.array(state.arrays["generator.learner"])))
+        self._sampling.set_state(torch.from_numpy(np.array(state.arrays["generator.sampling"])))
+        self._learner.updates = state.info["updates"]
+        self._turn = _Turn(**state.info["turn"])
+        self._recorder.restore(_under("recorder.", state.arrays), state.info["recorder"])
+        self._clock.restore(state.info["clock"])
+        self._link.wait_ready()
+        self._link.publish(self._turn.block, self._learner.actor)
+        self._link.restore(_under("collector.", state.arrays), self._turn.env_steps)
+        self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
+
+    # The verbs of the loop
+
+    def _request(self) -> None:
+        vector_steps = min(self._settings.vector_steps_per_chunk, self._settings.vector_steps - self._turn.requested)
+        if vector_steps > 0:
+            self._link.request(vector_steps=vector_steps, version=self._turn.block)
+            self._turn.requested += vector_steps
+
+    def _receive(self) -> None:
+        with self._clock.span("learner_wait_s"):
+            chunk = self._link.wait_chunk()
+        self._recorder.add_episodes(chunk.episodes)
+        self._turn.previous_env_steps, self._turn.env_steps = self._turn.env_steps, chunk.counter
+
+    def _train_block(self) -> None:
+        size = self._settings.batch_size
+        for count in _portions(self._updates_due(), max(1, _ROWS_PER_GATHER // size)):
+            rows = self._ring.sample(self._turn.env_steps, count * size, self._sampling)
+            for part in torch.split(rows, size):
+                self._recorder.losses.add(self._algorithm.update(self._learner, self._ring.unpack(part)))
+        self._turn.block += 1
+        self._recorder.losses.require_finite(self._turn.block)
+
+    def _updates_due(self) -> int:
+        turn = self._turn
+        if turn.env_steps < self._settings.first_update_at:
+            return 0
+        vector_steps = (turn.env_steps - turn.previous_env_steps) // self._settings.num_envs
+        return vector_steps * self._settings.updates_each_vector_step
+
+    def _publish(self) -> None:
+        self._link.publish(self._turn.block, self._learner.actor)
+
+    def _log_if_due(self, status: "_Status") -> None:
+        if not self._passed(self._settings.log_interval):
+            return
+        turn, updates, times = self._turn, self._learner.updates, self._clock.read()
+        self._recorder.log(iteration=turn.block, env_steps=turn.env_steps, updates=updates, times=times)
+        status.write("running", env_steps=turn.env_steps)
+        rate = turn.env_steps / max(times["wall_s"], 1e-3)
+        self._display.update(turn.env_steps, updates=updates, mean_return=self._recorder.window.mean_return, rate=rate)
+
+    def _evaluate_if_due(self) -> None:
+        if self._passed(self._settings.eval_interval):
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        settings, env_steps = self._settings, self._turn.env_steps
+        policy = Policy(self._algorithm.HEAD, self._learner.actor, self._task, settings.weights, {})
+        with self._clock.span("evaluation_s"):
+            result = evaluation.rollout(
+                policy,
+                episodes=settings.eval_episodes,
+                streams=stream(self._seed, "evaluation", len(self._recorder.evaluation_returns)),
+                threads=settings.collector_threads,
+            )
+            self._save_policy(self._folder / "work" / "checkpoints" / f"{env_steps}.safetensors")
+        mean, std = self._recorder.evaluated(result, env_steps=env_steps, updates=self._learner.updates)
+        self._display.evaluated(env_steps, mean, std)
+
+    def _passed(self, interval: int) -> bool:
+        """Whether the last chunk reached or passed a multiple of `interval`, or the end of the budget."""
+        now, before = self._turn.env_steps, self._turn.previous_env_steps
+        return now // interval > before // interval or now >= self._budget
+
+    # Checkpoints and artifacts
+
+    def _checkpoint_if_due(self, stop: Stop) -> None:
+        due = self._passed(self._settings.checkpoint_interval) and self._turn.env_steps < self._budget
+        if due or stop.signum is not None:
+            with self._clock.span("checkpoint_s"):
+                self._ring.flush()
+                checkpoints.save(self._folder, self._key, self._turn.env_steps, self.state())
+        if stop.signum is not None:
+            raise Interrupted(stop.signum)
+
+    def state(self) -> TrainingState:
+        """Return everything the run needs to go on, apart from the ring's rows."""
+        recorded, recorder_info = self._recorder.state()
+        arrays = {f"learner.{n}": t.detach().numpy() for n, t in self._algorithm.state(self._learner).items()}
+        arrays |= {f"collector.{name}": array for name, array in self._link.state().items()}
+        arrays |= {f"recorder.{name}": array for name, array in recorded.items()}
+        arrays["generator.learner"] = self._learner.generator.get_state().numpy()
+        arrays["generator.sampling"] = self._sampling.get_state().numpy()
+        info = {
+            "turn": asdict(self._turn),
+            "updates": self._learner.updates,
+            "recorder": recorder_info,
+            "clock": self._clock.state(),
+        }
+        return TrainingState(arrays, info)
+
+    def _save_policy(self, path: Path) -> None:
+        settings = self._settings
+        metadata = {
+            "head": self._algorithm.HEAD,
+            "algorithm": settings.algorithm,
+            "task": settings.task,
+            "task_settings": dict(settings.task_settings),
+            "reward": settings.reward,
+            "weights": dict(settings.weights),
+            "seed": self._seed,
+            "env_steps": self._turn.env_steps,
+        }
+        policies.save(path, self._learner.actor, metadata)
+
+    def _finish(self) -> dict[str, Any]:
+        work = self._folder / "work"
+        self._save_policy(work / "policy.safetensors")
+        summary = {
+            "env_steps": self._turn.env_steps,
+            "updates": self._learner.updates,
+            "iterations": self._turn.block,
+            "deterministic": True,
+            "last_checkpoint": f"checkpoints/{self._turn.env_steps}.safetensors",
+            **self._recorder.summary(),
+        }
+        write_json(work / "summary.json", summary)
+        return summary
+
+    def timing(self, provenance: Mapping[str, object]) -> dict[str, Any]:
+        """Return the content of timing.json; call it after `close`, so that the collector's memory is known."""
+        times = self._clock.read()
+        return {
+            **times,
+            "env_steps_per_s": round(self._turn.env_steps / times["active_s"], 1),
+            "updates_per_s": round(self._learner.updates / times["active_s"], 1),
+            "peak_memory_mb": _peak_memory_mb(),
+            "device": self._settings.device,
+            "learner_threads": self._settings.learner_threads,
+            "collector_threads": self._settings.collector_threads,
+            "kernels": {name: os.environ.get(name) for name in ("MKL_CBWR", "OPENBLAS_CORETYPE")},
+            "versions": {"python": platform.python_version()}
+            | {name: version(name) for name in ("torch", "numpy", "mujoco", "gymnasium")},
+            "host": platform.node(),
+            "cpu": _cpu_name(),
+            "started_at": self._clock.started_at,
+            "resume_count": self._clock.resumes,
+            "provenance": dict(provenance),
+        }
+
+
+class _Status:
+    """status.json: what can be said of a run that has no artifacts yet."""
+
+    def __init__(self, path: Path, settings: RunSettings) -> None:
+        self._path = path
+        self._total = settings.vector_steps * settings.num_envs
+        self._env_steps = 0
+
+    def write(self, state: str, *, env_steps: int | None = None, reason: str | None = None) -> None:
+        self._env_steps = self._env_steps if env_steps is None else env_steps
+        content = {"state": state, "env_steps": self._env_steps, "env_steps_total": self._total, "pid": os.getpid()}
+        write_json(self._path, content | ({"reason": reason} if reason else {}))
+
+
+def _dimensions(task: Task) -> tuple[int, int]:
+    env = VectorEnv(task, weights={}, num_envs=1, streams=np.random.SeedSequence(0))
+    return env.observation_dim, env.action_dim
+
+
+def _portions(total: int, largest: int) -> Iterator[int]:
+    while total > 0:
+        yield min(total, largest)
+        total -= largest
+
+
+def _under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _describe(settings: RunSettings, seed: int) -> str:
+    weights = ", ".join(f"{name} {weight:+g}" for name, weight in settings.weights.items())
+    return (
+        f"{settings.task}, {settings.algorithm}, seed {seed}: {settings.env_steps:,} env steps in {settings.num_envs} "
+        f"environments, {settings.updates_each_vector_step} updates per vector step; "
+        f"reward {settings.reward}: {weights}"
+    )
+
+
+def _publish_artifacts(work: Path, run_dir: Path) -> None:
+    """Move the finished artifacts into place. An evaluation of another policy is removed with that policy."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    old, new = run_dir / "policy.safetensors", work / "policy.safetensors"
+    if not old.exists() or old.read_bytes() != new.read_bytes():
+        for name in _EVALUATION_FILES:
+            (run_dir / name).unlink(missing_ok=True)
+    if (run_dir / "checkpoints").exists():
+        shutil.rmtree(run_dir / "checkpoints")
+    for path in sorted(work.iterdir()):
+        shutil.move(path, run_dir / path.name)
+
+
+def _peak_memory_mb() -> float:
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round((peak_kb + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024, 1)
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
