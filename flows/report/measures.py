@@ -1,0 +1,476 @@
+"""From tables to the numbers of the report: seed scores, learning curves, reward ledger, cross-reward matrix."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flows.report import statistics
+from flows.report.data import Columns, Data, Exclusion, Run, Task
+from flows.report.statistics import Array, Interval
+
+POINTS = 300  # most points of a drawn line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number per seed that arms can be compared by."""
+
+    name: str  # "return", or a yardstick
+    text: str
+    unit: str
+    better: str  # "higher" | "lower" | "neither"
+    source: str
+
+    @property
+    def is_return(self) -> bool:
+        return self.name == "return"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reward:
+    """A set of term weights, named as the task names it, and the arms trained under it."""
+
+    label: str
+    weights: Mapping[str, float]
+    arms: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmScores:
+    """The scores of one arm's seeds and what they say together."""
+
+    arm: str
+    planned: int
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    mean: float
+    std: float
+    iqm: float
+    iqm_scores: int  # how many scores survive the trimming
+    median: float
+    low: float
+    high: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePanel:
+    """Arms that can be compared by one measure."""
+
+    task: str
+    reward: str  # empty where arms of all rewards are compared
+    measure: Measure
+    rows: tuple[ArmScores, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One arm's curve: its seeds as they are, and their mean and interval on a common grid."""
+
+    arm: str
+    seeds: Mapping[int, tuple[Array, Array]]
+    grid: Array
+    mean: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePanel:
+    """Learning curves that share an axis of values; `axes` names what stands on the horizontal one."""
+
+    task: str
+    reward: str
+    measure: Measure
+    axes: Mapping[str, tuple[Line, ...]]  # "env_steps", "active_s", "updates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerTerm:
+    """One term of an arm's reward at the end of training."""
+
+    term: str
+    text: str
+    weight: float
+    raw: float  # per episode
+    weighted: float  # per episode
+    per_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Where an arm's training return came from."""
+
+    arm: str
+    task: str
+    reward: str
+    seeds: int
+    grid: Array  # env steps
+    terms: Mapping[str, Array]  # weighted, per episode, mean over seeds
+    total: Array  # the return
+    residual: Array
+    length: Array
+    rows: tuple[LedgerTerm, ...]
+    final_return: float
+    final_residual: float
+    final_length: float
+    discrepancy: float  # largest |return − Σ weight · term − residual| in any file of any seed
+    discrepancy_share: float  # the same over max(1, Σ |weight · term|)
+    discrepancy_file: str
+
+    @property
+    def balanced(self) -> bool:
+        return bool(self.discrepancy_share <= 1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossCell:
+    """One policy's final evaluation scored under one reward."""
+
+    mean: float
+    interval: Interval | None
+    shade: float  # 0 at the column's least, 1 at its greatest
+    own: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossMatrix:
+    """Policies (rows) under every reward of their task (columns)."""
+
+    task: str
+    rewards: tuple[Reward, ...]
+    rows: Mapping[str, tuple[CrossCell, ...]]
+    seeds: Mapping[str, int]
+    largest_residual: float
+
+
+def return_measure(data: Data) -> Measure:
+    return Measure(
+        name="return",
+        text="return under the reward the arms share",
+        unit="",
+        better="higher",
+        source=f"mean of the last {data.final_evaluations} evaluations during training",
+    )
+
+
+def yardstick_measure(data: Data, task: Task, name: str) -> Measure:
+    yardstick = task.text.yardsticks[name]
+    return Measure(
+        name=name,
+        text=yardstick.doc.rstrip("."),
+        unit=yardstick.unit,
+        better=yardstick.better,
+        source=f"mean over the {data.evaluation_episodes} episodes of the final evaluation",
+    )
+
+
+def rewards_of(data: Data, task: Task) -> list[Reward]:
+    """The distinct rewards of a task's arms, in the order of the arms."""
+    groups: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    for arm in task.arms:
+        groups.setdefault(_key(data.arms[arm].weights), []).append(arm)
+    return [
+        Reward(label=_reward_label(task, dict(key), data.arms[arms[0]].reward), weights=dict(key), arms=tuple(arms))
+        for key, arms in groups.items()
+    ]
+
+
+def _key(weights: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted((term, float(weight)) for term, weight in weights.items() if weight))
+
+
+def _reward_label(task: Task, weights: Mapping[str, float], base: str) -> str:
+    for name, named in task.text.rewards.items():
+        if _key(named) == _key(weights):
+            return name
+    start = task.text.rewards.get(base, {})
+    changed = sorted(term for term in {*weights, *start} if weights.get(term, 0.0) != start.get(term, 0.0))
+    return f"{base} with " + ", ".join(f"{term} × {weights.get(term, 0.0):g}".replace("-", "−") for term in changed)
+
+
+def seed_score(run: Run, measure: Measure, *, final_evaluations: int) -> tuple[float, str]:
+    """One run's score; where there is none, NaN and the reason."""
+    if measure.is_return:
+        column, file, table = "return_mean", "curve.csv", run.curve
+    else:
+        column, file, table = f"yardstick/{measure.name}", "evaluation.csv", run.evaluation
+    if not table:
+        return float("nan"), f"there is no usable {file}"
+    if column not in table:
+        return float("nan"), f"{file} has no column {column}"
+    values = table[column][-final_evaluations:] if measure.is_return else table[column]
+    if not np.isfinite(values).all():
+        return float("nan"), f"{column} in {file} is not finite"
+    return float(np.mean(values)), ""
+
+
+def arm_scores(data: Data, arm: str, measure: Measure) -> ArmScores:
+    """Score every finished seed of an arm; seeds without a score are left out (see `score_exclusions`)."""
+    found = {
+        run.seed: seed_score(run, measure, final_evaluations=data.final_evaluations)[0] for run in data.finished(arm)
+    }
+    found = {seed: score for seed, score in found.items() if np.isfinite(score)}
+    scores = np.array(list(found.values()), dtype=np.float64)
+    n = len(scores)
+    mean, kept = statistics.iqm(scores)
+    nothing = float("nan")
+    return ArmScores(
+        arm=arm,
+        planned=len(data.seeds),
+        seeds=tuple(found),
+        scores=tuple(found.values()),
+        mean=float(np.mean(scores)) if n else nothing,
+        std=statistics.spread(scores),
+        iqm=mean,
+        iqm_scores=kept,
+        median=float(np.median(scores)) if n else nothing,
+        low=float(np.min(scores)) if n else nothing,
+        high=float(np.max(scores)) if n else nothing,
+        interval=statistics.t_interval(scores, confidence=data.confidence),
+    )
+
+
+def score_exclusions(data: Data) -> list[Exclusion]:
+    """Every score that a finished run should have and has not; a missing file is named once, by the reader."""
+    found = []
+    for task in data.tasks:
+        measures = [return_measure(data), *(yardstick_measure(data, task, name) for name in task.text.yardsticks)]
+        for run in (run for arm in task.arms for run in data.finished(arm)):
+            for measure in measures:
+                _, reason = seed_score(run, measure, final_evaluations=data.final_evaluations)
+                if reason and not reason.startswith("there is no usable"):
+                    what = f"its score in {measure.name}"
+                    found.append(Exclusion(arm=run.arm, seed=run.seed, what=what, reason=reason))
+            count = len(run.curve["env_steps"]) if "env_steps" in run.curve else 0
+            if count < data.final_evaluations:
+                reason = f"{count} evaluations, fewer than the {data.final_evaluations} a score should average"
+                found.append(Exclusion(arm=run.arm, seed=run.seed, what="nothing; its score rests on", reason=reason))
+    return found
+
+
+def final_scores(data: Data) -> list[ScorePanel]:
+    """One panel per task and reward: returns of different rewards never share one."""
+    measure = return_measure(data)
+    return [
+        ScorePanel(
+            task=task.label,
+            reward=reward.label,
+            measure=measure,
+            rows=tuple(arm_scores(data, arm, measure) for arm in reward.arms),
+        )
+        for task in data.tasks
+        for reward in rewards_of(data, task)
+    ]
+
+
+def yardstick_scores(data: Data) -> list[ScorePanel]:
+    """One panel per task and yardstick, over all arms of the task."""
+    return [
+        ScorePanel(
+            task=task.label,
+            reward="",
+            measure=measure,
+            rows=tuple(arm_scores(data, arm, measure) for arm in task.arms),
+        )
+        for task in data.tasks
+        for measure in (yardstick_measure(data, task, name) for name in task.text.yardsticks)
+    ]
+
+
+def curves(data: Data) -> list[CurvePanel]:
+    """Per task: the headline yardstick for all arms, then the return for each reward's arms."""
+    panels = []
+    for task in data.tasks:
+        if task.text.headline in task.text.yardsticks:
+            measure = yardstick_measure(data, task, task.text.headline)
+            panels.append(_curve_panel(data, task.label, "", task.arms, measure))
+        for reward in rewards_of(data, task):
+            panels.append(_curve_panel(data, task.label, reward.label, reward.arms, return_measure(data)))
+    return panels
+
+
+def _curve_panel(data: Data, task: str, reward: str, arms: Sequence[str], measure: Measure) -> CurvePanel:
+    column = "return_mean" if measure.is_return else f"yardstick/{measure.name}"
+    axes = {
+        axis: tuple(_line(data, arm, axis, column) for arm in arms) for axis in ("env_steps", "active_s", "updates")
+    }
+    return CurvePanel(task=task, reward=reward, measure=measure, axes=axes)
+
+
+def _line(data: Data, arm: str, axis: str, column: str) -> Line:
+    seeds: dict[int, tuple[Array, Array]] = {}
+    for run in data.finished(arm):
+        x = active_seconds(run) if axis == "active_s" else run.curve.get(axis, np.empty(0))
+        y = run.curve.get(column, np.empty(0))
+        if len(x) == len(y):
+            known = np.isfinite(x)
+            x, y = x[known], np.where(np.isfinite(y[known]), y[known], np.nan)
+            if len(x) and (np.diff(x) > 0).all():
+                seeds[run.seed] = (x, y)
+    grid = statistics.common_grid([x for x, _ in seeds.values()], points=POINTS)
+    mean, low, high = _band([statistics.on_grid(grid, x, y) for x, y in seeds.values()], grid, data.confidence)
+    thin = {seed: statistics.thinned(x, y, points=POINTS) for seed, (x, y) in seeds.items()}
+    return Line(arm=arm, seeds=thin, grid=grid, mean=mean, low=low, high=high)
+
+
+def _band(samples: Sequence[Array], grid: Array, confidence: float) -> tuple[Array, Array, Array]:
+    if not samples or not len(grid):
+        nothing = np.full(len(grid), np.nan)
+        return nothing, nothing, nothing
+    return statistics.t_band(np.stack(samples), confidence=confidence)
+
+
+def active_seconds(run: Run) -> Array:
+    """Active training time at each evaluation; NaN where timing.csv does not reach."""
+    steps = run.curve.get("env_steps", np.empty(0))
+    known, seconds = run.timing.get("env_steps", np.empty(0)), run.timing.get("active_s", np.empty(0))
+    if not len(known) or len(known) != len(seconds) or not (np.diff(known) > 0).all():
+        return np.full(len(steps), np.nan)
+    return statistics.on_grid(steps, known, seconds)
+
+
+def ledgers(data: Data) -> list[Ledger]:
+    """One ledger per arm that has training progress to show."""
+    found = []
+    for task in data.tasks:
+        for reward in rewards_of(data, task):
+            for arm in reward.arms:
+                runs = [run for run in data.finished(arm) if "env_steps" in run.progress]
+                if runs:
+                    found.append(_ledger(task, reward, arm, runs))
+    return sorted(found, key=lambda ledger: list(data.arms).index(ledger.arm))
+
+
+def _ledger(task: Task, reward: Reward, arm: str, runs: Sequence[Run]) -> Ledger:
+    grid = statistics.common_grid([run.progress["env_steps"] for run in runs], points=POINTS)
+
+    def over_training(column: str) -> Array:
+        lines = [statistics.on_grid(grid, run.progress["env_steps"], _column(run.progress, column)) for run in runs]
+        return np.mean(np.stack(lines), axis=0)
+
+    def at_the_end(column: str) -> float:
+        return float(np.mean([_column(run.progress, column)[-1] for run in runs]))
+
+    length = at_the_end("length_mean")
+    rows = []
+    for term in sorted(reward.weights, key=list(task.text.terms).index):
+        weight, raw = reward.weights[term], at_the_end(f"term/{term}")
+        rows.append(
+            LedgerTerm(
+                term=term,
+                text=task.text.terms[term],
+                weight=weight,
+                raw=raw,
+                weighted=weight * raw,
+                per_step=weight * raw / length if length else float("nan"),
+            )
+        )
+    worst = max((_imbalance(run, reward.weights) for run in runs), key=lambda found: found[1])
+    return Ledger(
+        arm=arm,
+        task=task.label,
+        reward=reward.label,
+        seeds=len(runs),
+        grid=grid,
+        terms={row.term: row.weight * over_training(f"term/{row.term}") for row in rows},
+        total=over_training("return_mean"),
+        residual=over_training("residual"),
+        length=over_training("length_mean"),
+        rows=tuple(rows),
+        final_return=at_the_end("return_mean"),
+        final_residual=at_the_end("residual"),
+        final_length=length,
+        discrepancy=worst[0],
+        discrepancy_share=worst[1],
+        discrepancy_file=worst[2],
+    )
+
+
+def _column(table: Columns, name: str) -> Array:
+    some = next(iter(table.values()))
+    return table.get(name, np.full(len(some), np.nan))
+
+
+def _imbalance(run: Run, weights: Mapping[str, float]) -> tuple[float, float, str]:
+    """The largest |return − Σ weight · term − residual| of a run, its share, and the file; NaN rows are skipped."""
+    worst = (0.0, 0.0, "")
+    for name, table, column in (
+        ("progress.csv", run.progress, "return_mean"),
+        ("curve.csv", run.curve, "return_mean"),
+        ("evaluation.csv", run.evaluation, "return"),
+    ):
+        if column not in table:
+            continue
+        parts = np.stack([weight * _column(table, f"term/{term}") for term, weight in weights.items()])
+        gap = np.abs(table[column] - parts.sum(axis=0) - _column(table, "residual"))
+        share = gap / np.maximum(1.0, np.abs(parts).sum(axis=0))
+        if np.isfinite(share).any():
+            row = int(np.nanargmax(np.where(np.isfinite(share), share, -1.0)))
+            if share[row] >= worst[1]:
+                worst = (float(gap[row]), float(share[row]), f"{run.arm}/{run.seed}/{name}, line {row + 2}")
+    return worst
+
+
+def cross_rewards(data: Data) -> list[CrossMatrix]:
+    """Score every policy's final evaluation under every reward of its task: the arms' own, then the named ones."""
+    return [_cross(data, task) for task in data.tasks]
+
+
+def _cross(data: Data, task: Task) -> CrossMatrix:
+    rewards = rewards_of(data, task)
+    taken = {_key(reward.weights) for reward in rewards}
+    for name, weights in task.text.rewards.items():
+        if _key(weights) not in taken:
+            rewards.append(Reward(label=name, weights=dict(weights), arms=()))
+    scores = {arm: [_scores_under(data, arm, reward) for reward in rewards] for arm in task.arms}
+    means = {arm: [float(np.mean(s)) if len(s) else float("nan") for s in row] for arm, row in scores.items()}
+    rows = {
+        arm: tuple(
+            CrossCell(
+                mean=means[arm][j],
+                interval=statistics.t_interval(scores[arm][j], confidence=data.confidence),
+                shade=_shade(means[arm][j], [row[j] for row in means.values()]),
+                own=arm in reward.arms,
+            )
+            for j, reward in enumerate(rewards)
+        )
+        for arm in task.arms
+    }
+    residuals = [
+        _column(run.evaluation, "residual") for arm in task.arms for run in data.finished(arm) if run.evaluation
+    ]
+    return CrossMatrix(
+        task=task.label,
+        rewards=tuple(rewards),
+        rows=rows,
+        seeds={arm: len(row[0]) for arm, row in scores.items()},
+        largest_residual=_largest(residuals),
+    )
+
+
+def _scores_under(data: Data, arm: str, reward: Reward) -> Array:
+    """One score a seed: the mean over episodes of Σ weight · raw term; seeds without every term are left out."""
+    scores = [score_under(run.evaluation, reward.weights) for run in data.finished(arm) if run.evaluation]
+    return np.array([score for score in scores if np.isfinite(score)], dtype=np.float64)
+
+
+def score_under(evaluation: Columns, weights: Mapping[str, float]) -> float:
+    """Mean over episodes of Σ weight · raw term sum."""
+    parts = [weight * _column(evaluation, f"term/{term}") for term, weight in sorted(weights.items())]
+    return float(np.mean(np.sum(parts, axis=0)))
+
+
+def _shade(value: float, column: Iterable[float]) -> float:
+    known = [other for other in column if np.isfinite(other)]
+    if not known or not np.isfinite(value):
+        return float("nan")
+    low, high = min(known), max(known)
+    return (value - low) / (high - low) if high > low else 0.5
+
+
+def _largest(arrays: Sequence[Array]) -> float:
+    values = np.abs(np.concatenate(arrays)) if arrays else np.empty(0)
+    values = values[np.isfinite(values)]
+    return float(values.max()) if len(values) else 0.0
