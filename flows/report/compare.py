@@ -156,32 +156,23 @@ def _worded(pair: Comparison) -> Comparison:
 
 
 def _sentence(pair: Comparison) -> list[tuple[str, str]]:
-    name = "return" if pair.measure.is_return else pair.measure.name
+    name = pair.measure.spoken
     if pair.holm_interval is None:
-        return [
-            ("text", "Undecided: "),
-            ("arm", pair.first),
-            ("text", " or "),
-            ("arm", pair.second),
-            ("text", f" by {name}; {pair.problem}."),
-        ]
+        both = [("arm", pair.first), ("text", " and "), ("arm", pair.second)]
+        return [("text", "Undecided between "), *both, ("text", f" on {name}: {pair.problem}.")]
     if not pair.decided:
         return _undecided(pair, name)
     loser = pair.second if pair.winner == pair.first else pair.first
     values = {scores.arm: scores.mean for scores in pair.scores}
-    lead = values[pair.winner] - values[loser]
-    verb = {"higher": " is better than ", "lower": " is better than ", "neither": f" has a higher {name} than "}
-    by = {"higher": f": its {name} is higher by ", "lower": f": its {name} is lower by ", "neither": ": by "}
-    unit, better = pair.measure.unit, pair.measure.better
+    verb = "differs from" if pair.measure.better == "neither" else "is better than"
+    direction = "less" if pair.measure.better == "lower" else "more"
+    lead = f"{quantity(abs(pair.difference), pair.measure.unit)} {direction} {_bracket(pair)}"
+    against = f"{quantity(values[pair.winner])} against {quantity(values[loser], pair.measure.unit)}"
     return [
         ("arm", pair.winner),
-        ("text", verb[better]),
+        ("text", f" {verb} "),
         ("arm", loser),
-        (
-            "text",
-            f"{by[better]}{quantity(abs(lead), unit)} {_bracket(pair, positive=True)}, "
-            f"{quantity(values[pair.winner], unit)} against {quantity(values[loser], unit)}.",
-        ),
+        ("text", f" on {name}: {lead}, {against}."),
     ]
 
 
@@ -189,27 +180,23 @@ def _undecided(pair: Comparison, name: str) -> list[tuple[str, str]]:
     above, below = (pair.first, pair.second) if pair.difference >= 0 else (pair.second, pair.first)
     unit = pair.measure.unit
     found = pair.holm_smallest_detectable
-    limit = f"; so few seeds would usually miss a difference below about {quantity(found, unit)}" if found else ""
+    limit = f" So few seeds would usually miss a difference below {quantity(found, unit, 2)}." if found else ""
     return [
-        ("text", "Undecided: "),
+        ("text", "Undecided between "),
         ("arm", above),
-        ("text", " or "),
+        ("text", " and "),
         ("arm", below),
-        (
-            "text",
-            f". The first's {name} is higher by {quantity(abs(pair.difference), unit)} "
-            f"{_bracket(pair, positive=True)}, which does not exclude 0{limit}.",
-        ),
+        ("text", f" on {name}: the first has {quantity(abs(pair.difference), unit)} more {_bracket(pair)}, "),
+        ("text", f"an interval that includes 0.{limit}"),
     ]
 
 
-def _bracket(pair: Comparison, *, positive: bool) -> str:
+def _bracket(pair: Comparison) -> str:
     """The adjusted interval, turned so that the difference it belongs to is positive."""
     interval = pair.holm_interval
-    assert interval is not None
-    low, high = interval.low, interval.high
-    if positive and pair.difference < 0:
-        low, high = -high, -low
+    if interval is None:
+        return ""
+    low, high = (interval.low, interval.high) if pair.difference >= 0 else (-interval.high, -interval.low)
     return f"[{quantity(low)}, {quantity(high)}]"
 
 

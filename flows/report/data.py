@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +111,7 @@ class UnreadableError(ValueError):
 
 
 def parse_table(text: str) -> Columns:
-    """Parse CSV of numbers into one float64 array a column; an empty cell is NaN.
+    """Parse CSV of numbers into one float64 array a column; a cell that is empty or not finite is NaN.
 
     Raises `UnreadableError` for a row of another length than the header or a cell that is no number: what follows a
     damaged row cannot be trusted, so no part of the file is used.
@@ -137,9 +138,10 @@ def _number(cell: str, *, line: int, column: str) -> float:
     if word in _WORDS:
         return _WORDS[word]
     try:
-        return float(word)
+        value = float(word)
     except ValueError:
         raise UnreadableError(f"line {line}, column {column}: {cell[:40]!r} is not a number") from None
+    return value if math.isfinite(value) else float("nan")
 
 
 def parse_object(text: str) -> dict[str, object]:

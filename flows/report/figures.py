@@ -19,7 +19,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from flows.report.compare import Comparison
 from flows.report.measures import ArmScores, Ledger, Line
 from flows.report.statistics import Array
-from flows.report.wording import number
 
 COLOURS = 8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
@@ -37,8 +36,8 @@ _RC: dict[Any, Any] = {
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 9.5,
+    "font.size": 10.5,
+    "axes.titlesize": 10.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": MUTED,
@@ -118,7 +117,7 @@ def _inline(document: str, *, name: str, title: str, description: str) -> Markup
     used = set(re.findall(r"(?:href=\"|url\()#([^\")]+)", body))
     body = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
     body = re.sub(r'(href="|url\()#', rf"\1#{name}-", body).replace("xlink:href", "href")
-    body = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), body)
+    body = re.sub(r"<[^>]*>", lambda tag: _NUMBER.sub(_rounded, tag[0]), body)  # tags alone: labels stay as they are
     body = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--sans, sans-serif)", body)
     for colour, (variable, fallback) in _VARIABLES.items():
         body = body.replace(colour, f"var(--{variable}, {fallback})")
@@ -133,6 +132,13 @@ def _inline(document: str, *, name: str, title: str, description: str) -> Markup
     return Markup(re.sub(r">\s+<", "><", body).strip())  # matplotlib escapes every text it draws
 
 
+_NUMBER = re.compile(r"\d+\.\d{3,}")
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+
+
 def _steps(value: float, _position: object = None) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
@@ -141,7 +147,7 @@ def _steps(value: float, _position: object = None) -> str:
 
 
 def _plain(value: float, _position: object = None) -> str:
-    return number(float(f"{value:.6g}"))
+    return f"{value:,.6g}".replace(",", "\u202f").replace("-", "−")
 
 
 def _clock(lines: Sequence[Line]) -> tuple[float, str]:
@@ -159,7 +165,7 @@ def curve(
 ) -> Drawing:
     """Learning curves: a thin line per seed, the mean with its band on top."""
     with _look():
-        figure, axes = _axes(400, 262)
+        figure, axes = _axes(390, 262)
         scale, unit = _clock(lines) if axis == "active_s" else (1.0, "")
         for line in lines:
             look = style(arms[line.arm])
@@ -205,7 +211,7 @@ def dots(
 ) -> Drawing:
     """Every seed as a dot; under them the mean as a bar and the interval as a line."""
     with _look():
-        figure, axes = _axes(400, 52 + 34 * len(rows))
+        figure, axes = _axes(390, 56 + 34 * len(rows))
         for place, row in enumerate(rows):
             look = style(arms[row.arm])
             shift = np.linspace(0.16, 0.34, len(row.scores)) if len(row.scores) > 1 else np.array([0.25])
@@ -257,7 +263,7 @@ def forest(pairs: Sequence[Comparison], *, name: str, label: str, title: str, de
 def ledger(found: Ledger, arms: Mapping[str, int], *, name: str, title: str, description: str) -> Drawing:
     """Weighted terms over training in ink, each with its own dash and its name; the return in the arm's colour."""
     with _look():
-        figure, axes = _axes(400, 262)
+        figure, axes = _axes(390, 262)
         look = style(arms[found.arm])
         ends: list[tuple[float, str, str]] = []
         for index, (term, values) in enumerate(found.terms.items()):
@@ -266,6 +272,7 @@ def ledger(found: Ledger, arms: Mapping[str, int], *, name: str, title: str, des
         axes.plot(found.grid, found.total, color=look.colour, linewidth=2)
         ends.append((_last(found.total), "return", look.colour))
         axes.axhline(0, color=MUTED, linewidth=0.8)
+        axes.margins(x=0)
         axes.set_xlabel("Env steps")
         axes.set_ylabel("Per episode, weighted")
         _ticks(axes, steps=True)
@@ -296,7 +303,7 @@ def _label_ends(axes: Axes, grid: Array, ends: Sequence[tuple[float, str, str]])
             xytext=(5, 0),
             textcoords="offset points",
             color=colour,
-            fontsize=8.5,
+            fontsize=9.5,
             va="center",
             annotation_clip=False,
         )

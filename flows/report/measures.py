@@ -26,6 +26,17 @@ class Measure:
     def is_return(self) -> bool:
         return self.name == "return"
 
+    @property
+    def spoken(self) -> str:
+        """The name within a sentence."""
+        return self.name.replace("_", " ")
+
+    @property
+    def label(self) -> str:
+        """The name and unit along an axis."""
+        name = self.spoken[:1].upper() + self.spoken[1:]
+        return f"{name} ({self.unit})" if self.unit else name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reward:

@@ -22,7 +22,7 @@ from flows.report.measures import ArmScores, CrossMatrix, CurvePanel, Ledger, Li
 from flows.report.record import BUDGET, Budget, Completeness, Config, Provenance
 from flows.report.wording import join, number, quantity, seeds_text
 
-TABLE_ROWS = 21  # rows of the data table under a curve; its CSV has every point
+TABLE_ROWS = 20  # about so many rows in the data table under a curve; its CSV has every point
 
 Row = Sequence[str | float | None]
 Cells = Sequence[Row]
@@ -164,15 +164,16 @@ def _cell(value: str | float | None) -> str:
     return f"'{text}" if text[:1] in "=+-@\t\r" and text else text  # a spreadsheet would run it as a formula
 
 
-def _chart(drawing: Drawing, caption: str, header: Sequence[str], rows: Cells, *, file: str) -> Chart:
-    few = len(rows) <= TABLE_ROWS
-    picked = range(len(rows)) if few else np.linspace(0, len(rows) - 1, TABLE_ROWS).round().astype(int)
+def _chart(
+    drawing: Drawing, caption: str, header: Sequence[str], rows: Cells, *, file: str, shown: Cells | None = None
+) -> Chart:
+    shown = rows if shown is None else shown
     return Chart(
         drawing=drawing,
         caption=caption,
         header=tuple(header),
-        rows=[rows[index] for index in picked],
-        thinned=not few,
+        rows=shown,
+        thinned=len(shown) < len(rows),
         csv=_uri("text/csv", _csv(header, rows)),
         file=file,
     )
@@ -190,11 +191,6 @@ def _charts(analysis: Analysis, arms: Mapping[str, int]) -> dict[str, list[Any]]
     }
 
 
-def label_of(measure: measures.Measure) -> str:
-    name = "Return" if measure.is_return else measure.name.replace("_", " ").capitalize()
-    return f"{name} ({measure.unit})" if measure.unit else name
-
-
 def _curve_charts(panel: CurvePanel, arms: Mapping[str, int], name: str) -> dict[str, Chart]:
     return {
         axis: _curve_chart(panel, axis, lines, arms, f"{name}-{axis.replace('_', '-')}")
@@ -203,18 +199,32 @@ def _curve_charts(panel: CurvePanel, arms: Mapping[str, int], name: str) -> dict
 
 
 def _curve_chart(panel: CurvePanel, axis: str, lines: Sequence[Line], arms: Mapping[str, int], name: str) -> Chart:
-    label = label_of(panel.measure)
+    label = panel.measure.label
     against = figures.AXIS_TEXT[axis].lower()
     title = f"{label} against {against}, {panel.task}" + (f", reward {panel.reward}" if panel.reward else "")
     description = "; ".join(_line_text(line) for line in lines)
     drawing = figures.curve(lines, arms, name=name, axis=axis, label=label, title=title, description=description)
     header = ["arm", axis, "seeds", "mean", "low", "high"]
-    rows: list[Row] = [
-        [line.arm, float(x), float(len(line.seeds)), float(mean), float(low), float(high)]
-        for line in lines
-        for x, mean, low, high in zip(line.grid, line.mean, line.low, line.high, strict=True)
-    ]
-    return _chart(drawing, _curve_caption(lines), header, rows, file=f"{name}.csv")
+    points = [_points(line) for line in lines]
+    return _chart(
+        drawing,
+        _curve_caption(lines),
+        header,
+        [row for rows in points for row in rows],
+        shown=[row for rows in points for row in _picked(rows, TABLE_ROWS // len(lines) + 1)],
+        file=f"{name}.csv",
+    )
+
+
+def _points(line: Line) -> list[Row]:
+    columns = zip(line.grid, line.mean, line.low, line.high, strict=True)
+    return [[line.arm, float(x), float(len(line.seeds)), *map(float, rest)] for x, *rest in columns]
+
+
+def _picked(rows: Sequence[Row], most: int) -> list[Row]:
+    """At most so many rows, evenly picked, the first and the last among them."""
+    count = min(len(rows), max(most, 2))
+    return [rows[index] for index in np.linspace(0, len(rows) - 1, count).round().astype(int)] if rows else []
 
 
 def _line_text(line: Line) -> str:
@@ -238,7 +248,7 @@ def _curve_caption(lines: Sequence[Line]) -> str:
 
 
 def _dots_chart(panel: ScorePanel, arms: Mapping[str, int], name: str) -> Chart:
-    label = label_of(panel.measure)
+    label = panel.measure.label
     title = f"{label} of every seed, {panel.task}" + (f", reward {panel.reward}" if panel.reward else "")
     drawing = figures.dots(
         panel.rows,
@@ -267,8 +277,8 @@ def _ledger_chart(found: Ledger, arms: Mapping[str, int], name: str) -> Chart:
     )
     header = ["env_steps", *found.terms, "residual", "return", "episode_length"]
     columns = [found.grid, *found.terms.values(), found.residual, found.total, found.length]
-    rows = [[float(value) for value in row] for row in zip(*columns, strict=True)]
-    return _chart(drawing, "", header, rows, file=f"{name}.csv")
+    rows: list[Row] = [[float(value) for value in row] for row in zip(*columns, strict=True)]
+    return _chart(drawing, "", header, rows, file=f"{name}.csv", shown=_picked(rows, TABLE_ROWS))
 
 
 def _by_measure(pairs: Sequence[Comparison]) -> list[list[Comparison]]:
@@ -281,7 +291,7 @@ def _by_measure(pairs: Sequence[Comparison]) -> list[list[Comparison]]:
 def _forest_chart(pairs: Sequence[Comparison], name: str) -> Chart:
     measure = pairs[0].measure
     unit = f" ({measure.unit})" if measure.unit else ""
-    label = f"Difference in {'return' if measure.is_return else measure.name.replace('_', ' ')}{unit}, first − second"
+    label = f"Difference in {measure.spoken}{unit}, first − second"
     drawing = figures.forest(
         pairs,
         name=name,

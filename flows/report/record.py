@@ -50,13 +50,13 @@ class Spent:
 
 
 BUDGET: Mapping[str, tuple[str, str]] = {  # key of timing.json -> (heading, unit)
-    "env_steps_per_s": ("Env steps per second", "1/s"),
-    "updates_per_s": ("Updates per second", "1/s"),
-    "wall_s": ("Wall time", "s"),
+    "env_steps_per_s": ("Env steps/s", "1/s"),
+    "updates_per_s": ("Updates/s", "1/s"),
+    "wall_s": ("Wall", "s"),
     "active_s": ("Training", "s"),
     "evaluation_s": ("Evaluating", "s"),
-    "learner_wait_s": ("Learner waiting", "s"),
-    "peak_memory_mb": ("Peak memory", "MB"),
+    "learner_wait_s": ("Waiting", "s"),
+    "peak_memory_mb": ("Memory", "MB"),
 }
 
 
@@ -151,8 +151,13 @@ def config(data: Data) -> Config:
 
 
 def differing_keys(data: Data, arms: Sequence[str]) -> tuple[str, ...]:
-    """The settings in which these arms differ."""
-    return tuple(_differing({arm: dict(flat(data.arms[arm].to_dict())) for arm in arms}))
+    """The settings in which these arms differ; what only one of their algorithms has is not named beside it."""
+    full = {arm: dict(flat(data.arms[arm].to_dict())) for arm in arms}
+    found = [key for key in _differing(full) if "." in key or all(key in settings for settings in full.values())]
+    return tuple(sorted(found, key=lambda key: _LEADING.index(key) if key in _LEADING else len(_LEADING)))
+
+
+_LEADING = ("task", "algorithm", "reward")
 
 
 def _differing(full: Mapping[str, Mapping[str, str]]) -> list[str]:

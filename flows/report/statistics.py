@@ -150,8 +150,12 @@ def probability_of_improvement(first: Array, second: Array) -> float:
 
 
 def improvement_interval(first: Array, second: Array, *, confidence: float, resamples: int = 2000) -> Interval | None:
-    """Percentile bootstrap interval of the probability of improvement; None for fewer than two scores on a side."""
-    if min(len(first), len(second)) < 2:
+    """Percentile bootstrap interval of the probability of improvement.
+
+    None for fewer than two scores on a side, and where one side beats the other in every pair: resamples of those show
+    no spread whatever the truth is.
+    """
+    if min(len(first), len(second)) < 2 or probability_of_improvement(first, second) in (0.0, 1.0):
         return None
     random = generator(first, second)
     left = first[random.integers(len(first), size=(resamples, len(first)))]

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from flows import experiment as experiments
 from flows.experiment import EvaluationSettings, Experiment, ReportSettings
+from flows.report import build
 from rl_core import envs
 from rl_core.config import RunSettings, resolve
 
@@ -204,7 +206,65 @@ def folder(tmp_path: Path) -> Folder:
 def planned(tmp_path: Path) -> Callable[..., Folder]:
     """Make an experiment of one's own below a fresh directory."""
 
-    def build(name: str = "experiment", **options: object) -> Folder:
+    def plan(name: str = "experiment", **options: object) -> Folder:
         return make(tmp_path / name, **options)  # type: ignore[arg-type]
 
-    return build
+    return plan
+
+
+class Built:
+    """A finished report and what it was made from."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.path = build(folder.experiment)
+        self.html = self.path.read_text(encoding="utf-8")
+        self.summary = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
+        self.page = Page(self.html)
+
+
+class Page(HTMLParser):
+    """The page as elements and text; knows which elements are open around each piece of text."""
+
+    VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, tuple[str, ...]]] = []
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((data, tuple(self._open)))
+
+    def named(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        """What a reader sees, white space folded."""
+        shown = [text for text, inside in self.texts if not {"style", "script", "title", "desc"} & set(inside)]
+        return " ".join("".join(shown).split())
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The report of four finished arms of three seeds; to read, not to change."""
+    return Built(make(tmp_path_factory.mktemp("built") / "experiment").write_all())
+
+
+@pytest.fixture
+def render() -> Callable[[Folder], Built]:
+    return Built
