@@ -392,6 +392,9 @@ _LATEX = {
     "−": "$-$",
     "×": r"$\times$",
     "\u202f": r"\,",
+    "—": "---",
+    "∞": r"$\infty$",
+    **{sign: f"$^{{{plain}}}$" for sign, plain in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-", strict=True)},
     **{sign: rf"\{sign}" for sign in "&%$#_"},
 }
 

@@ -14,13 +14,21 @@ def number(value: float | int | None, digits: int = 4) -> str:
         return "∞" if value > 0 else "−∞"
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 10**digits):
         text = f"{int(value):,}"
+    elif not 1e-4 <= abs(value) < 1e9:
+        return _scientific(value, max(digits - 1, 1) if abs(value) > 1 else max(digits - 2, 1))
     elif abs(value) >= 10 ** (digits - 1):
-        text = f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
-    elif abs(value) < 1e-4:
-        text = f"{value:.{max(digits - 2, 1)}e}"
+        text = f"{value:,.0f}"
     else:
         text = f"{value:.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
     return text.replace(",", "\u202f").replace("-", "−")
+
+
+def _scientific(value: float, decimals: int) -> str:
+    mantissa, _, exponent = f"{value:.{decimals}e}".partition("e")
+    return f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPT)}".replace("-", "−")
+
+
+_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def quantity(value: float | None, unit: str = "", digits: int = 3) -> str:

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -256,7 +257,7 @@ class Page(HTMLParser):
     def text(self) -> str:
         """What a reader sees, white space folded."""
         shown = [text for text, inside in self.texts if not {"style", "script", "title", "desc"} & set(inside)]
-        return " ".join("".join(shown).split())
+        return re.sub(r"[ \t\n]+", " ", "".join(shown))
 
 
 @pytest.fixture(scope="session")
