@@ -37,6 +37,12 @@ def latest(folder: Path, key: str) -> TrainingState | None:
     return None
 
 
+def remove_all(folder: Path) -> None:
+    """Remove every checkpoint of a folder."""
+    for path in _newest_first(folder):
+        path.unlink()
+
+
 def _newest_first(folder: Path) -> list[Path]:
     numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(numbered, reverse=True)]

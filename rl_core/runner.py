@@ -96,6 +96,7 @@ def train(
             raise TrainingError(f"{state_dir}: {error}") from error
         raise
     _publish_artifacts(state_dir / "work", run_dir)
+    checkpoints.remove_all(state_dir)  # first, so that a removal cut short leaves nothing that seems resumable
     shutil.rmtree(state_dir)
     return summary
 
@@ -168,6 +169,7 @@ class _Run:
         else:
             self._resume(self._resumed)
         pipelined = self._settings.collection == "pipelined"
+        stop.deferred = True
         while True:
             self._checkpoint_if_due(stop)
             if pipelined:
@@ -400,16 +402,29 @@ def _describe(settings: RunSettings, seed: int) -> str:
 
 
 def _publish_artifacts(work: Path, run_dir: Path) -> None:
-    """Move the finished artifacts into place. An evaluation of another policy is removed with that policy."""
+    """Put the finished artifacts into place. An evaluation of another policy is removed with that policy."""
     run_dir.mkdir(parents=True, exist_ok=True)
     old, new = run_dir / "policy.safetensors", work / "policy.safetensors"
     if not old.exists() or old.read_bytes() != new.read_bytes():
         for name in _EVALUATION_FILES:
             (run_dir / name).unlink(missing_ok=True)
-    if (run_dir / "checkpoints").exists():
-        shutil.rmtree(run_dir / "checkpoints")
     for path in sorted(work.iterdir()):
-        shutil.move(path, run_dir / path.name)
+        _copy_into(path, run_dir)
+
+
+def _copy_into(source: Path, folder: Path) -> None:
+    """Copy a file or a folder under a temporary name, then rename it over the old one.
+
+    A copy, not a move: a run killed in here still has all it needs to resume and publish again.
+    """
+    target, temporary = folder / source.name, folder / f".{source.name}.tmp"
+    if source.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary)
+        shutil.rmtree(target, ignore_errors=True)
+    else:
+        shutil.copyfile(source, temporary)
+    temporary.replace(target)
 
 
 def _peak_memory_mb() -> float:

@@ -20,6 +20,8 @@ def stream(seed: int, name: str, *key: int) -> np.random.SeedSequence:
     """
     if seed < 0:
         raise ValueError(f"a seed must be 0 or more, got {seed}")
+    if name not in STREAMS:
+        raise ValueError(f"unknown stream {name!r}; known: {', '.join(STREAMS)}")
     return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name), *key))
 
 

@@ -39,7 +39,7 @@ class TrainingState:
 
 def save(path: Path, state: TrainingState) -> None:
     """Write a checkpoint atomically."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in state.arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in state.arrays.items()}
     info = json.dumps(state.info, sort_keys=True, allow_nan=False)
     body = safetensors.numpy.save(arrays, {_METADATA_KEY: info})
     write_atomic(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)

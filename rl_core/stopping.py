@@ -16,12 +16,13 @@ class Stop:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self.deferred = False  # True while the loop runs, which looks at `signum` once an iteration
 
     def request(self, signum: int, _frame: FrameType | None) -> None:
-        """Note the signal and start the clock; a second signal stops at once."""
-        if self.signum is not None:
-            raise Interrupted(self.signum)
-        self.signum = signum
+        """Note the signal and start the clock; outside the loop, or the second time, stop at once."""
+        first, self.signum = self.signum is None, signum
+        if not (first and self.deferred):
+            raise Interrupted(signum)
         signal.setitimer(signal.ITIMER_REAL, GRACE_S)
 
     def give_up(self, _signum: int, _frame: FrameType | None) -> None:

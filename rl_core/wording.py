@@ -7,7 +7,7 @@ from collections.abc import Iterable
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest known name, or the list of known names."""
     names = list(known)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if isinstance(name, str) else []
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(sorted(names))}" if names else ""

@@ -5,7 +5,8 @@ terms, termination and truncation kept apart, and same-step autoreset that hands
 Everything that a step reads lives in `state()`, so that a restored environment continues bit for bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -203,4 +204,19 @@ def load_model(task: Task) -> mujoco.MjModel:
     path = folder / "envs" / "mujoco" / "assets" / task.model_file
     if not path.is_file():
         raise SettingsError(f"{task.name}: the installed gymnasium has no MuJoCo model {task.model_file!r}")
-    return mujoco.MjModel.from_xml_path(str(path))
+    with _quiet_compiler():
+        return mujoco.MjModel.from_xml_path(str(path))
+
+
+@contextmanager
+def _quiet_compiler() -> Iterator[None]:
+    """Silence the compiler's remarks on deprecated attributes: they concern Gymnasium's files, not the user's."""
+    config = mujoco.MjLogConfig.get()
+    config.logto_file = False  # MuJoCo would leave MUJOCO_LOG.TXT in whatever folder the user stands in
+    console, config.logto_console = config.logto_console, False
+    config.set()
+    try:
+        yield
+    finally:
+        config.logto_console = console
+        config.set()

@@ -1,0 +1,222 @@
+"""The mathematics of the learners against independent references."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
+
+from rl_core.algorithms import ALGORITHMS, sac, td3
+from rl_core.config import SacSettings, Td3Settings
+from rl_core.networks import Adam, gaussian_head, init_mlp, init_twin, mlp, polyak_, squashed_sample, twin_q
+from rl_core.replay import Batch
+
+SETTINGS: dict[str, Any] = {
+    "sac": SacSettings(actor_hidden=(16, 16), critic_hidden=(16, 16), learning_rate=1e-3),
+    "td3": Td3Settings(actor_hidden=(16, 16), critic_hidden=(16, 16), learning_rate=1e-3),
+}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def build(name: str, **changes: Any) -> Any:
+    settings = type(SETTINGS[name])(**{f: getattr(SETTINGS[name], f) for f in SETTINGS[name].__slots__} | changes)
+    return ALGORITHMS[name].build(settings, obs_dim=3, action_dim=2, network_seed=1, noise_seed=2)
+
+
+def batch(size: int = 64, seed: int = 0, **fields: torch.Tensor) -> Batch:
+    g = generator(seed)
+    made = {
+        "obs": torch.randn(size, 3, generator=g),
+        "action": torch.rand(size, 2, generator=g) * 2 - 1,
+        "reward": torch.randn(size, generator=g),
+        "bootstrap": (torch.rand(size, generator=g) > 0.2).float(),
+        "next_obs": torch.randn(size, 3, generator=g),
+    }
+    return Batch(**{**made, **fields})
+
+
+def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (4, 3, 2), (2,)])
+def test_squashed_log_density_is_that_of_the_transformed_normal(shape: tuple[int, ...]) -> None:
+    mean, log_std, noise = (torch.randn(shape, generator=generator(i), dtype=torch.float64) for i in range(3))
+    action, log_prob = squashed_sample(mean, log_std, noise)
+    base = Independent(Normal(mean, log_std.exp()), 1)
+    reference = TransformedDistribution(base, [TanhTransform(cache_size=1)])
+    torch.testing.assert_close(action, torch.tanh(mean + log_std.exp() * noise))
+    torch.testing.assert_close(log_prob, reference.log_prob(action), rtol=1e-7, atol=1e-7)
+
+
+def test_squashed_log_density_stays_finite_where_tanh_saturates() -> None:
+    _, log_prob = squashed_sample(torch.tensor([50.0, -50.0]), torch.zeros(2), torch.zeros(2))
+    assert torch.isfinite(log_prob)
+
+
+def test_log_std_stays_in_its_bounds() -> None:
+    _, log_std = gaussian_head(torch.tensor([[0.0, 0.0, -100.0, 100.0]]))
+    torch.testing.assert_close(log_std, torch.tensor([[-5.0, 2.0]]))
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_perceptron_equals_torch_modules(layer_norm: bool) -> None:
+    params = init_mlp((3, 8, 6, 2), layer_norm=layer_norm, generator=generator())
+    layers: list[torch.nn.Module] = []
+    for i, (n_in, n_out) in enumerate([(3, 8), (8, 6), (6, 2)]):
+        linear = torch.nn.Linear(n_in, n_out)
+        linear.load_state_dict({"weight": params[f"{i}.weight"], "bias": params[f"{i}.bias"]})
+        layers += (
+            [linear] if i == 2 else [linear, *([torch.nn.LayerNorm(n_out)] if layer_norm else []), torch.nn.ReLU()]
+        )
+    x = torch.randn(7, 3, generator=generator(1))
+    torch.testing.assert_close(mlp(params, x), torch.nn.Sequential(*layers)(x))
+
+
+def test_twin_critics_are_independent() -> None:
+    params = init_twin((5, 8, 1), layer_norm=False, generator=generator())
+    q1, q2 = twin_q(params, torch.randn(4, 3, generator=generator(1)), torch.randn(4, 2, generator=generator(2)))
+    assert q1.shape == q2.shape == (4,)
+    assert not torch.allclose(q1, q2)
+
+
+def test_target_average_is_the_textbook_formula() -> None:
+    target, online = {"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([3.0, 6.0])}
+    polyak_(target, online, 0.25)
+    torch.testing.assert_close(target["a"], torch.tensor([1.5, 3.0]))
+
+
+def test_adam_moves_only_its_own_parameters_and_equals_torchs() -> None:
+    ours = {"w": torch.tensor([1.0, -2.0], requires_grad=True)}
+    other = torch.tensor([2.0, 3.0], requires_grad=True)
+    reference = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer, torchs = Adam(ours, 0.1), torch.optim.Adam([reference], lr=0.1)
+    for _ in range(5):
+        optimizer.step((ours["w"].square() * other).sum())
+        torchs.zero_grad()
+        (reference.square() * other.detach()).sum().backward()
+        torchs.step()
+    torch.testing.assert_close(ours["w"], reference.data)
+    assert other.grad is None
+
+
+def test_sac_critic_target_is_soft_and_stops_at_true_ends() -> None:
+    learner = build("sac", learning_rate=0.0)
+    data, alpha = batch(), 1.0
+    noise = torch.randn(64, 2, generator=generator(2))
+    with torch.no_grad():
+        next_action, log_prob = squashed_sample(*gaussian_head(mlp(learner.actor, data.next_obs)), noise)
+        q_next = torch.minimum(*twin_q(learner.target_critic, data.next_obs, next_action))
+        y = data.reward + 0.99 * data.bootstrap * (q_next - alpha * log_prob)
+        q1, q2 = twin_q(learner.critic, data.obs, data.action)
+        expected = ((q1 - y) ** 2).mean() + ((q2 - y) ** 2).mean()
+    torch.testing.assert_close(sac.update(learner, data)["critic_loss"], expected)
+
+
+def test_td3_target_uses_clipped_noise_on_the_target_actor() -> None:
+    learner = build("td3", learning_rate=0.0, target_noise=3.0)
+    data = batch()
+    with torch.no_grad():
+        noise = (3.0 * torch.randn(64, 2, generator=generator(2))).clamp(-0.5, 0.5)
+        next_action = (torch.tanh(mlp(learner.target_actor, data.next_obs)) + noise).clamp(-1, 1)
+        y = data.reward + 0.99 * data.bootstrap * torch.minimum(
+            *twin_q(learner.target_critic, data.next_obs, next_action)
+        )
+        q1, q2 = twin_q(learner.critic, data.obs, data.action)
+        expected = ((q1 - y) ** 2).mean() + ((q2 - y) ** 2).mean()
+    torch.testing.assert_close(td3.update(learner, data)["critic_loss"], expected)
+
+
+def test_td3_actor_climbs_the_first_critic() -> None:
+    learner = build("td3", policy_delay=1)
+    data = batch()
+
+    def value() -> float:
+        with torch.no_grad():
+            x = torch.cat((data.obs, torch.tanh(mlp(learner.actor, data.obs))), -1)
+            return float(mlp(learner.critic, x, "q1.").mean())
+
+    loss = td3._update_actor(learner, data.obs)["actor_loss"]
+    before = -float(loss)
+    assert value() > before
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_policy_delay_counts_updates_over_the_whole_run(name: str, delay: int) -> None:
+    learner = build(name, policy_delay=delay)
+    for n in range(1, 8):
+        before = copies(learner.actor)
+        ALGORITHMS[name].update(learner, batch(seed=n))
+        moved = any(not torch.equal(before[k], learner.actor[k]) for k in before)
+        assert moved == (n % delay == 0)
+
+
+def test_td3_targets_move_only_with_the_actor() -> None:
+    learner = build("td3", policy_delay=2)
+    for n in range(1, 5):
+        before = copies(learner.target_critic) | copies(learner.target_actor)
+        td3.update(learner, batch(seed=n))
+        after = learner.target_critic | learner.target_actor
+        assert any(not torch.equal(before[k], after[k]) for k in before) == (n % 2 == 0)
+
+
+def test_temperature_settles_where_entropy_meets_its_target() -> None:
+    learner = build("sac", target_entropy=-1.0, learning_rate=3e-3)
+    data = batch(256, bootstrap=torch.zeros(256))
+    # A reward against large actions: the temperature alone decides how wide the policy spreads.
+    data = batch(256, bootstrap=torch.zeros(256), reward=-data.action.square().sum(-1))
+    entropies = [float(sac.update(learner, data)["entropy"]) for _ in range(2000)]
+    assert sum(entropies[-200:]) / 200 == pytest.approx(-1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_critic_learns_the_value_of_a_one_step_problem(name: str) -> None:
+    learner = build(name, learning_rate=3e-3)
+    data = batch(256)
+    data = batch(256, reward=data.action[:, 0] * 2, bootstrap=torch.zeros(256))
+    for _ in range(800):
+        info = ALGORITHMS[name].update(learner, data)
+    assert float(info["critic_loss"]) < 0.05
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_exploration_stays_in_bounds_and_follows_its_noise(name: str) -> None:
+    learner = build(name)
+    act: Callable[..., torch.Tensor] = ALGORITHMS[name].act
+    obs = torch.randn(500, 3, generator=generator(4)) * 10
+    noise = torch.randn(500, 2, generator=generator(5)) * 4
+    with torch.no_grad():
+        action = act(learner.settings, learner.actor, obs, noise)
+        assert action.abs().max() <= 1
+        assert not torch.equal(action, act(learner.settings, learner.actor, obs, -noise))
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_state_names_every_tensor_that_an_update_changes(name: str) -> None:
+    one, other = build(name), build(name)
+    module = ALGORITHMS[name]
+    for n in range(4):
+        module.update(one, batch(seed=n))
+    with torch.no_grad():
+        for key, tensor in module.state(other).items():
+            tensor.copy_(module.state(one)[key])
+    other.generator.set_state(one.generator.get_state())
+    other.updates = one.updates
+    for n in range(4, 9):
+        module.update(one, batch(seed=n))
+        module.update(other, batch(seed=n))
+    for key, tensor in module.state(one).items():
+        assert torch.equal(tensor, module.state(other)[key]), key
+
+
+def test_initial_weights_are_uniform_in_the_fan_in_bound() -> None:
+    weight = init_mlp((400, 300), generator=generator())["0.weight"]
+    bound = 1 / math.sqrt(400)
+    assert weight.abs().max() <= bound
+    assert float(weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.02)

@@ -1,0 +1,106 @@
+"""Settings: presets are the papers', an arm overrides any field, and wrong input names what would be right."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from rl_core.config import PRESETS, SacSettings, Td3Settings, resolve
+from rl_core.errors import SettingsError
+
+ARM: dict[str, Any] = {"task": "HalfCheetah-v5", "algorithm": "sac", "env_steps": 100_000}
+
+
+def test_presets_are_the_papers() -> None:
+    sac, td3 = resolve(ARM, where="arm"), resolve({**ARM, "algorithm": "td3"}, where="arm")
+    assert isinstance(sac.learner, SacSettings)
+    assert isinstance(td3.learner, Td3Settings)
+    for settings in (sac, td3):
+        assert settings.learner.actor_hidden == settings.learner.critic_hidden == (256, 256)
+        assert (settings.learner.gamma, settings.learner.tau, settings.learner.learning_rate) == (0.99, 0.005, 3e-4)
+        assert (settings.batch_size, settings.replay_capacity, settings.num_envs) == (256, 1_000_000, 1)
+        assert settings.updates_each_vector_step == 1
+    assert sac.learning_starts == 10_000
+    assert (td3.learner.policy_delay, td3.learner.target_noise, td3.learner.target_noise_clip) == (2, 0.2, 0.5)
+
+
+@pytest.mark.parametrize(("env_steps", "starts"), [(5_000, 1_000), (30_000, 3_000), (1_000_000, 25_000)])
+def test_td3_warms_up_for_a_tenth_of_the_budget_within_bounds(env_steps: int, starts: int) -> None:
+    assert resolve({**ARM, "algorithm": "td3", "env_steps": env_steps}, where="arm").learning_starts == starts
+
+
+def test_one_update_per_transition_is_the_default_for_any_number_of_environments() -> None:
+    assert resolve({**ARM, "num_envs": 16}, where="arm").updates_each_vector_step == 16
+    assert resolve({**ARM, "num_envs": 16, "updates_per_vector_step": 8}, where="arm").updates_each_vector_step == 8
+
+
+def test_an_arm_overrides_weights_and_a_zero_removes_a_term() -> None:
+    arm = {**ARM, "reward": "lean", "reward_weights": {"cost_control": 0, "cost_action_rate": -0.5}}
+    weights = resolve(arm, where="arm").weights
+    assert set(weights) == {"reward_forward", "cost_power", "cost_action_rate"}
+    assert weights["cost_action_rate"] == -0.5
+
+
+def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
+    base = resolve(ARM, where="arm").to_dict()
+    for change in ({"gamma": 0.9}, {"num_envs": 2}, {"reward_weights": {"cost_control": -1}}, {"actor_hidden": [8]}):
+        assert resolve({**ARM, **change}, where="arm").to_dict() != base
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "HalfCheeta-v5"}, "arm.task: unknown task 'HalfCheeta-v5'; did you mean 'HalfCheetah-v5'?"),
+        ({"algorithm": "sacc"}, "arm.algorithm: unknown algorithm 'sacc'; did you mean 'sac'?"),
+        ({"algorithm": 3}, "arm.algorithm: unknown algorithm 3; known: sac, td3"),
+        ({"learning_rat": 1e-3}, "arm: unknown key 'learning_rat'; did you mean 'learning_rate'?"),
+        ({"target_noise": 0.1}, "arm: unknown key 'target_noise'"),
+        ({"env_steps": "100k"}, "arm.env_steps: expected a whole number, got '100k'"),
+        ({"env_steps": 0}, "arm.env_steps: expected a whole number in [1, 1e+12], got 0"),
+        ({"env_steps": True}, "arm.env_steps: expected a whole number, got True"),
+        ({"gamma": "0.9"}, "arm.gamma: expected a number, got '0.9'"),
+        ({"gamma": 1.5}, "arm.gamma: expected a number in [0, 1], got 1.5"),
+        ({"gamma": float("nan")}, "arm.gamma: expected a number in [0, 1], got nan"),
+        ({"actor_hidden": 256}, "arm.actor_hidden: expected a list of layer sizes such as [256, 256], got 256"),
+        ({"critic_layer_norm": "yes"}, "arm.critic_layer_norm: expected true or false, got 'yes'"),
+        ({"collection": "pipeline"}, "arm.collection: unknown value 'pipeline'; did you mean 'pipelined'?"),
+        ({"reward": "fast"}, "arm.reward: HalfCheetah-v5 has no reward 'fast'; known: lean, standard"),
+        (
+            {"reward_weights": {"forward": 1}},
+            "arm.reward_weights.forward: HalfCheetah-v5 has no term 'forward'; did you",
+        ),
+        ({"reward_weights": {"cost_control": 0.1}}, "the weight of cost_control must be negative or 0, got 0.1"),
+        ({"reward_weights": {"reward_forward": 0, "cost_control": 0}}, "every term weighs 0"),
+        ({"reward_weights": [1]}, "arm.reward_weights: expected a mapping of names to values, got [1]"),
+        ({"task_settings": {"frameskip": 2}}, "has no setting 'frameskip'; did you mean 'frame_skip'?"),
+        ({"task_settings": {"frame_skip": 0}}, "expected a whole number of 1 or more, got 0"),
+        ({"batch_size": 512, "replay_capacity": 100}, "batch_size (512) is larger than replay_capacity (100)"),
+        ({"learning_starts": 200_000}, "nothing would be learned"),
+    ],
+)
+def test_wrong_input_gives_one_clear_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        resolve({**ARM, **change}, where="arm")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["task", "algorithm", "env_steps"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(SettingsError, match=f"the key '{key}' is missing"):
+        resolve({k: v for k, v in ARM.items() if k != key}, where="arm")
+
+
+def test_every_numeric_field_has_a_range() -> None:
+    for algorithm in PRESETS:
+        settings = resolve({**ARM, "algorithm": algorithm}, where="arm").to_dict()
+        for name, value in settings.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                with pytest.raises(SettingsError, match=f"arm.{name}: expected"):
+                    resolve({**ARM, "algorithm": algorithm, name: -(10**13)}, where="arm")
+
+
+def test_settings_load_without_torch_and_mujoco() -> None:
+    code = "import sys, rl_core.config; sys.exit(any(m in sys.modules for m in ('torch', 'mujoco', 'gymnasium')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
