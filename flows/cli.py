@@ -1,6 +1,7 @@
 """The command line. Each verb imports what it needs when it runs: `--help` waits for nothing."""
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -19,6 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rl_core.errors import Interrupted, SettingsError
 
     verb: Verb = given.run
+    if os.environ.get("DVC_STAGE"):
+        from flows.processes import die_with_parent
+
+        die_with_parent()  # a stage command does not outlive the dvc that started it
     try:
         return verb(given)
     except SettingsError as error:
@@ -43,9 +48,8 @@ def _with_traceback(given: argparse.Namespace, error: Exception) -> str:
     """Keep the whole story in a file, tell its first line."""
     from flows.experiment import STATE_FOLDER
 
-    name = (
-        given.verb if given.verb == "sweep" else "-".join(map(str, filter(None, (given.verb, given.arm, given.seed))))
-    )
+    subject = (given.arm, given.seed) if isinstance(given.arm, str) else ()
+    name = "-".join(map(str, (given.verb, *subject)))
     log = given.directory / STATE_FOLDER / "logs" / f"{name}.error.log"
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     expected = type(error).__module__.startswith(("rl_core.", "flows."))

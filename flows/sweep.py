@@ -10,14 +10,18 @@ from typing import Annotated
 from prefect import flow, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.events.worker import EventsWorker
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
+from prefect.logging.handlers import APILogWorker
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from flows import environment, experiment, server
 from flows.processes import Processes
 from flows.work import Stopper, Work
+
+FLUSH_TIMEOUT_S = 2.0
 
 _prepared: contextvars.ContextVar[tuple[Work, Stopper] | None] = contextvars.ContextVar("prepared", default=None)
 _current: contextvars.ContextVar[Work] = contextvars.ContextVar("current")
@@ -45,6 +49,9 @@ def run(work: Work, stopper: Stopper) -> None:
         pass
     finally:
         _prepared.reset(token)
+        # while the server still runs; left to the interpreter's exit they would wait for one that has gone
+        APILogWorker.drain_all(timeout=FLUSH_TIMEOUT_S)
+        EventsWorker.drain_all(timeout=FLUSH_TIMEOUT_S)
 
 
 @flow(name="sweep", validate_parameters=True, persist_result=False)
