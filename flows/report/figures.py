@@ -25,10 +25,15 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (8, 3)), (0, (3, 1.5)))
 
 # Placeholders that no other colour equals; each becomes a variable of the page's style sheet, which dark mode and
-# print set anew. The fallback serves a drawing saved from the page.
-INK, MUTED, RULE, PAPER = "#010203", "#010204", "#010205", "#010206"
-_VARIABLES = {INK: ("ink", "#1c1f23"), MUTED: ("muted", "#5b636d"), RULE: ("rule", "#dfe2e6"), PAPER: ("paper", "#fff")}
-ARM_COLOURS = ("#0a6ebd", "#c8500a", "#00856a", "#a8418f", "#8a6d00", "#4b4fc4", "#b3283c", "#5f6b75")
+# print set anew.
+INK, MUTED, RULE = "#010203", "#010204", "#010205"
+_ARM_PLACEHOLDERS = tuple(f"#01{number:02x}00" for number in range(1, COLOURS + 1))
+_VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    RULE: "rule",
+    **{colour: f"arm-{index}" for index, colour in enumerate(_ARM_PLACEHOLDERS)},
+}
 
 _RC: dict[Any, Any] = {
     "svg.hashsalt": "seedbed",
@@ -83,7 +88,7 @@ def style(index: int) -> Style:
     """The look of the arm at `index`: colours repeat after eight arms, and then with another dash and marker."""
     variable = index % COLOURS
     return Style(
-        colour=f"#01{variable + 1:02x}00",
+        colour=_ARM_PLACEHOLDERS[variable],
         variable=variable,
         dash=DASHES[(index + index // COLOURS) % len(DASHES)],
         marker=MARKERS[index % len(MARKERS)],
@@ -111,32 +116,65 @@ def _finish(figure: Figure, *, name: str, title: str, description: str) -> Drawi
 
 
 def _inline(document: str, *, name: str, title: str, description: str) -> Markup:
-    """Make matplotlib's document part of a page: no declarations or metadata, own ids, two decimals, named colours."""
+    """Make matplotlib's document part of a page: no declarations, own ids, short numbers, the style sheet's colours."""
     body = document[document.index("<svg ") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     used = set(re.findall(r"(?:href=\"|url\()#([^\")]+)", body))
     body = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", body)
     body = re.sub(r'(href="|url\()#', rf"\1#{name}-", body).replace("xlink:href", "href")
     body = re.sub(r"<[^>]*>", lambda tag: _NUMBER.sub(_rounded, tag[0]), body)  # tags alone: labels stay as they are
-    body = re.sub(r"(font: [\d.]+px) [^;\"]*", r"\1 var(--sans, sans-serif)", body)
-    for colour, (variable, fallback) in _VARIABLES.items():
-        body = body.replace(colour, f"var(--{variable}, {fallback})")
-    for index in range(COLOURS):
-        body = body.replace(style(index).colour, f"var(--arm-{index}, {ARM_COLOURS[index]})")
+    body = re.sub(r' d="([^"]*)"', lambda path: f' d="{_compact(path[1])}"', body)
+    body = re.sub(r'style="([^"]*)"', lambda found: f'style="{_coloured(found[1])}"', body)
     view = re.search(r'viewBox="[^"]*"', body)
     opening = (
         f'<svg {view[0] if view else ""} role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
     )
-    body = opening + body[body.index(">") + 1 :]
+    body = _without_bare_groups(opening + body[body.index(">") + 1 :])
     return Markup(re.sub(r">\s+<", "><", body).strip())  # matplotlib escapes every text it draws
 
 
+def _without_bare_groups(body: str) -> str:
+    """Drop each `<g>` that carries nothing, with the `</g>` that ends it."""
+    kept, bare = [], []
+    for part in re.split(r"(<g>|<g [^>]*>|</g>)", body):
+        if part.startswith("<g"):
+            bare.append(part == "<g>")
+        drop = bool(bare) and bare[-1] and part in ("<g>", "</g>")
+        if part == "</g>":
+            bare.pop()
+        if not drop:
+            kept.append(part)
+    return "".join(kept)
+
+
 _NUMBER = re.compile(r"\d+\.\d{3,}")
+_POINT = re.compile(r"([ML]) (-?[\d.]+) (-?[\d.]+)")
 
 
 def _rounded(found: re.Match[str]) -> str:
     return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def _coloured(style_text: str) -> str:
+    style_text = re.sub(r"(font: [\d.]+px|font-family:) [^;]*", r"\1 var(--sans)", style_text)
+    for colour, variable in _VARIABLES.items():
+        style_text = style_text.replace(colour, f"var(--{variable})")
+    return style_text.replace("; ", ";").replace(": ", ":")
+
+
+def _compact(path: str) -> str:
+    """A polyline as steps in tenths of a unit, so that rounding does not add up; any other path with fewer blanks."""
+    path = " ".join(path.split())
+    points = _POINT.findall(path)
+    if " ".join(f"{kind} {x} {y}" for kind, x, y in points) != path.removesuffix(" z"):
+        return re.sub(r"([A-Za-z]) ", r"\1", path)
+    parts, last = [], (0, 0)
+    for kind, *place in points:
+        x, y = (round(10 * float(value)) for value in place)
+        parts.append(f"M{x / 10:g} {y / 10:g}" if kind == "M" else f"l{(x - last[0]) / 10:g} {(y - last[1]) / 10:g}")
+        last = (x, y)
+    return "".join(parts).replace(" -", "-") + ("z" if path.endswith("z") else "")
 
 
 def _steps(value: float, _position: object = None) -> str:
@@ -169,8 +207,8 @@ def curve(
         scale, unit = _clock(lines) if axis == "active_s" else (1.0, "")
         for line in lines:
             look = style(arms[line.arm])
-            for x, y in line.seeds.values():
-                axes.plot(x / scale, y, color=look.colour, linewidth=0.7, alpha=0.45)
+            x, y = _one_path(line)
+            axes.plot(x / scale, y, color=look.colour, linewidth=0.7, alpha=0.45)
             axes.fill_between(line.grid / scale, line.low, line.high, color=look.colour, alpha=0.16, linewidth=0)
             if len(line.grid):
                 every = max(len(line.grid) // 7, 1)
@@ -190,6 +228,14 @@ def curve(
         if not any(line.seeds for line in lines):
             _nothing(axes)
         return _finish(figure, name=name, title=title, description=description)
+
+
+def _one_path(line: Line) -> tuple[Array, Array]:
+    """All seeds of an arm in one path, with gaps between them: a fraction of the bytes of a path each."""
+    gap = np.array([np.nan])
+    xs = [part for x, _ in line.seeds.values() for part in (x, gap)]
+    ys = [part for _, y in line.seeds.values() for part in (y, gap)]
+    return (np.concatenate(xs), np.concatenate(ys)) if xs else (gap, gap)
 
 
 def _ticks(axes: Axes, *, steps: bool) -> None:

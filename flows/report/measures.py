@@ -12,6 +12,11 @@ from flows.report.statistics import Array, Interval
 POINTS = 300  # most points of a drawn line
 
 
+def points_for(lines: int, *, total: int) -> int:
+    """Fewer points a line where many lines share a chart, so that the page stays small enough to mail."""
+    return max(25, min(POINTS, total // max(lines, 1)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """One number per seed that arms can be compared by."""
@@ -305,12 +310,13 @@ def curves(data: Data) -> list[CurvePanel]:
 def _curve_panel(data: Data, task: str, reward: str, arms: Sequence[str], measure: Measure) -> CurvePanel:
     column = "return_mean" if measure.is_return else f"yardstick/{measure.name}"
     axes = {
-        axis: tuple(_line(data, arm, axis, column) for arm in arms) for axis in ("env_steps", "active_s", "updates")
+        axis: tuple(_line(data, arm, axis, column, arms=len(arms)) for arm in arms)
+        for axis in ("env_steps", "active_s", "updates")
     }
     return CurvePanel(task=task, reward=reward, measure=measure, axes=axes)
 
 
-def _line(data: Data, arm: str, axis: str, column: str) -> Line:
+def _line(data: Data, arm: str, axis: str, column: str, *, arms: int) -> Line:
     seeds: dict[int, tuple[Array, Array]] = {}
     for run in data.finished(arm):
         x = active_seconds(run) if axis == "active_s" else run.curve.get(axis, np.empty(0))
@@ -320,9 +326,10 @@ def _line(data: Data, arm: str, axis: str, column: str) -> Line:
             x, y = x[known], np.where(np.isfinite(y[known]), y[known], np.nan)
             if len(x) and (np.diff(x) > 0).all():
                 seeds[run.seed] = (x, y)
-    grid = statistics.common_grid([x for x, _ in seeds.values()], points=POINTS)
+    grid = statistics.common_grid([x for x, _ in seeds.values()], points=points_for(arms, total=800))
     mean, low, high = _band([statistics.on_grid(grid, x, y) for x, y in seeds.values()], grid, data.confidence)
-    thin = {seed: statistics.thinned(x, y, points=POINTS) for seed, (x, y) in seeds.items()}
+    most = points_for(arms * len(seeds), total=3000)
+    thin = {seed: statistics.thinned(x, y, points=most) for seed, (x, y) in seeds.items()}
     return Line(arm=arm, seeds=thin, grid=grid, mean=mean, low=low, high=high)
 
 
@@ -350,12 +357,12 @@ def ledgers(data: Data) -> list[Ledger]:
             for arm in reward.arms:
                 runs = [run for run in data.finished(arm) if "env_steps" in run.progress]
                 if runs:
-                    found.append(_ledger(task, reward, arm, runs))
+                    found.append(_ledger(task, reward, arm, runs, points=points_for(len(data.arms), total=1500)))
     return sorted(found, key=lambda ledger: list(data.arms).index(ledger.arm))
 
 
-def _ledger(task: Task, reward: Reward, arm: str, runs: Sequence[Run]) -> Ledger:
-    grid = statistics.common_grid([run.progress["env_steps"] for run in runs], points=POINTS)
+def _ledger(task: Task, reward: Reward, arm: str, runs: Sequence[Run], *, points: int) -> Ledger:
+    grid = statistics.common_grid([run.progress["env_steps"] for run in runs], points=points)
 
     def over_training(column: str) -> Array:
         lines = [statistics.on_grid(grid, run.progress["env_steps"], _column(run.progress, column)) for run in runs]

@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from flows.report import compare, figures, measures, record
+from flows.report import compare, figures, measures, record, statistics
 from flows.report.compare import Comparison
 from flows.report.data import Data, weights_text
 from flows.report.figures import Drawing
@@ -22,6 +22,7 @@ from flows.report.measures import ArmScores, CrossMatrix, CurvePanel, Ledger, Li
 from flows.report.record import BUDGET, Budget, Completeness, Config, Provenance
 from flows.report.wording import join, number, quantity, seeds_text
 
+SHOWN_VERDICTS = 12  # undecided ones behind these are folded away
 TABLE_ROWS = 20  # about so many rows in the data table under a curve; its CSV has every point
 
 Row = Sequence[str | float | None]
@@ -55,7 +56,7 @@ class Chart:
     header: tuple[str, ...]
     rows: Cells
     thinned: bool
-    csv: str  # data URI
+    csv: str  # data URI; empty where the page hands out no file
     file: str
 
 
@@ -77,7 +78,10 @@ def analyse(data: Data) -> Analysis:
 
 
 def summary(data: Data, analysis: Analysis, *, series: bool = True) -> str:
-    """The analysis as JSON with sorted keys; what is not a finite number is null. `series` includes the curves."""
+    """The analysis as JSON with sorted keys; what is not a finite number is null.
+
+    Without `series` it leaves out what is long: curves, the ledgers' course, pairs by every yardstick, file hashes.
+    """
     content = {
         "title": data.title,
         "confidence": data.confidence,
@@ -88,7 +92,15 @@ def summary(data: Data, analysis: Analysis, *, series: bool = True) -> str:
         "counts": compare.counts(list(analysis.verdicts)),
         **{name: getattr(analysis, name) for name in Analysis.__dataclass_fields__ if series or name != "curves"},
     }
-    return json.dumps(_jsonable(content), sort_keys=True, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    plain = _jsonable(content)
+    if not series:
+        del plain["yardstick_differences"]
+        for ledger in plain["ledgers"]:
+            for name in ("grid", "terms", "total", "residual", "length"):
+                del ledger[name]
+        del plain["provenance"]["hashes"]
+    layout: dict[str, Any] = {"indent": 1} if series else {"separators": (",", ":")}
+    return json.dumps(plain, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout) + "\n"
 
 
 def _jsonable(value: Any) -> Any:
@@ -97,6 +109,13 @@ def _jsonable(value: Any) -> Any:
         if isinstance(value, Comparison):
             del plain["parts"]
             plain["sentence"] = value.sentence
+            plain["seeds"] = {scores.arm: len(scores.scores) for scores in value.scores}
+            del plain["scores"]
+        if isinstance(value, Line):
+            del plain["seeds"]  # thinned for drawing; the runs' own files have them whole
+            plain["n"] = len(value.seeds)
+        if isinstance(value, Provenance):
+            del plain["runs"]  # `shared` and `differing` say the same
         return _jsonable(plain)
     if isinstance(value, Mapping):
         return {str(key): _jsonable(inner) for key, inner in value.items()}
@@ -127,7 +146,8 @@ def render(data: Data, analysis: Analysis) -> str:
         counts=compare.counts(list(analysis.verdicts)),
         budget_figures=BUDGET,
         states=record.STATES,
-        resamples=2000,
+        resamples=statistics.RESAMPLES,
+        shown_verdicts=max(SHOWN_VERDICTS, sum(pair.decided for pair in analysis.verdicts)),
         charts=_charts(analysis, arms),
         downloads=_downloads(data, analysis),
         provenance_json=_script(analysis.provenance),
@@ -141,7 +161,7 @@ def _source(name: str) -> str:
 
 def _script(value: Any) -> Markup:
     """JSON that no text in it can end: the page's parser sees no angle bracket."""
-    text = json.dumps(_jsonable(value), sort_keys=True, indent=1)
+    text = json.dumps(_jsonable(value), sort_keys=True, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
@@ -159,13 +179,13 @@ def _csv(header: Sequence[str], rows: Cells) -> str:
 
 def _cell(value: str | float | None) -> str:
     if isinstance(value, float):
-        return f"{value:.9g}" if math.isfinite(value) else ""
+        return f"{value:.8g}" if math.isfinite(value) else ""
     text = "" if value is None else str(value)
     return f"'{text}" if text[:1] in "=+-@\t\r" and text else text  # a spreadsheet would run it as a formula
 
 
 def _chart(
-    drawing: Drawing, caption: str, header: Sequence[str], rows: Cells, *, file: str, shown: Cells | None = None
+    drawing: Drawing, caption: str, header: Sequence[str], rows: Cells, *, file: str = "", shown: Cells | None = None
 ) -> Chart:
     shown = rows if shown is None else shown
     return Chart(
@@ -174,7 +194,7 @@ def _chart(
         header=tuple(header),
         rows=shown,
         thinned=len(shown) < len(rows),
-        csv=_uri("text/csv", _csv(header, rows)),
+        csv=_uri("text/csv", _csv(header, rows)) if file else "",
         file=file,
     )
 
@@ -212,7 +232,7 @@ def _curve_chart(panel: CurvePanel, axis: str, lines: Sequence[Line], arms: Mapp
         header,
         [row for rows in points for row in rows],
         shown=[row for rows in points for row in _picked(rows, TABLE_ROWS // len(lines) + 1)],
-        file=f"{name}.csv",
+        file=f"{name}.csv" if axis == "env_steps" else "",
     )
 
 
@@ -263,7 +283,7 @@ def _dots_chart(panel: ScorePanel, arms: Mapping[str, int], name: str) -> Chart:
     rows: list[Row] = [
         [row.arm, str(seed), score] for row in panel.rows for seed, score in zip(row.seeds, row.scores, strict=True)
     ]
-    return _chart(drawing, "", ["arm", "seed", panel.measure.name], rows, file=f"{name}.csv")
+    return _chart(drawing, "", ["arm", "seed", panel.measure.name], rows)
 
 
 def _ledger_chart(found: Ledger, arms: Mapping[str, int], name: str) -> Chart:
@@ -299,7 +319,7 @@ def _forest_chart(pairs: Sequence[Comparison], name: str) -> Chart:
         title=f"{label}, {pairs[0].task}",
         description=" ".join(pair.sentence for pair in pairs),
     )
-    return _chart(drawing, "", _DIFFERENCE_HEADER, [_difference_row(pair) for pair in pairs], file=f"{name}.csv")
+    return _chart(drawing, "", _DIFFERENCE_HEADER, [_difference_row(pair) for pair in pairs])
 
 
 _DIFFERENCE_HEADER = (
@@ -355,7 +375,11 @@ def _downloads(data: Data, analysis: Analysis) -> list[tuple[str, str, str]]:
         ("scores.csv", "the score of every seed in every measure", _uri("text/csv", scores)),
         ("differences.csv", "the comparisons behind the verdicts", _uri("text/csv", differences)),
         ("scores.tex", "the final scores as a LaTeX table", _uri("text/x-tex", _latex(data, analysis.scores))),
-        ("report.json", "all numbers but the curves", _uri("application/json", summary(data, analysis, series=False))),
+        (
+            "report.json",
+            "verdicts, scores, ledgers and matrices; summary.json beside this file has every number",
+            _uri("application/json", summary(data, analysis, series=False)),
+        ),
     ]
 
 

@@ -18,6 +18,8 @@ from scipy import optimize, stats
 
 Array = NDArray[np.float64]
 
+RESAMPLES = 2000  # of every bootstrap
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
@@ -149,7 +151,7 @@ def probability_of_improvement(first: Array, second: Array) -> float:
     return float(np.mean((signs + 1) / 2)) if signs.size else float("nan")
 
 
-def improvement_interval(first: Array, second: Array, *, confidence: float, resamples: int = 2000) -> Interval | None:
+def improvement_interval(first: Array, second: Array, *, confidence: float) -> Interval | None:
     """Percentile bootstrap interval of the probability of improvement.
 
     None for fewer than two scores on a side, and where one side beats the other in every pair: resamples of those show
@@ -158,8 +160,8 @@ def improvement_interval(first: Array, second: Array, *, confidence: float, resa
     if min(len(first), len(second)) < 2 or probability_of_improvement(first, second) in (0.0, 1.0):
         return None
     random = generator(first, second)
-    left = first[random.integers(len(first), size=(resamples, len(first)))]
-    right = second[random.integers(len(second), size=(resamples, len(second)))]
+    left = first[random.integers(len(first), size=(RESAMPLES, len(first)))]
+    right = second[random.integers(len(second), size=(RESAMPLES, len(second)))]
     drawn = np.mean((np.sign(left[:, :, None] - right[:, None, :]) + 1) / 2, axis=(1, 2))
     low, high = np.quantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2])
     return Interval(low=float(low), high=float(high))
@@ -174,14 +176,14 @@ def generator(*arrays: Array) -> np.random.Generator:
 
 
 def common_grid(xs: Sequence[Array], *, points: int) -> Array:
-    """At most `points` places inside the range that all of `xs` share; their own places where they agree on them.
+    """At most `points` places inside the range that all of `xs` share; some of their own where they agree on them.
 
     Empty where the ranges do not overlap.
     """
     if not xs or any(not len(x) for x in xs):
         return np.empty(0)
-    if len(xs[0]) <= points and all(np.array_equal(x, xs[0]) for x in xs[1:]):
-        return xs[0]
+    if all(np.array_equal(x, xs[0]) for x in xs[1:]):
+        return thinned(xs[0], xs[0], points=points)[0]
     low, high = max(float(x[0]) for x in xs), min(float(x[-1]) for x in xs)
     if low > high:
         return np.empty(0)

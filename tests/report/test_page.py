@@ -109,7 +109,7 @@ def test_hostile_names_are_shown_and_not_run(planned: Callable[..., Folder], ren
     for text in (title, arm, command, reason):
         assert " ".join(text.split()) in found.page.text
     (embedded,) = [text for text, inside in found.page.texts if "script" in inside]
-    assert json.loads(embedded)["runs"]["b/0"]["provenance"]["command"] == command
+    assert json.loads(embedded)["differing"]["b/0"]["provenance.command"] == command
     assert found.summary["title"] == title
 
 
@@ -190,15 +190,15 @@ def test_seeds_of_unequal_length_share_a_grid(planned: Callable[..., Folder], re
     assert line["grid"][0] == pytest.approx(30_000 / 7, abs=1)
     assert len(line["grid"]) <= 300
     assert None not in line["mean"]
-    for x, y in line["seeds"].values():
-        assert len(x) == len(y) <= 300
+    assert line["n"] == 3
 
 
 def test_no_drawn_line_has_more_than_300_points(planned: Callable[..., Folder], render: Render) -> None:
     folder = planned(arms={"a": PLAIN}, seeds=[0])
     folder.write("a", 0, points=1500)
     found = render(folder)
-    lengths = [path.count("L") + 1 for path in re.findall(r'<path d="([^"]*)"', found.html)]
+    paths = re.findall(r'<path d="([^"]*)"', found.html)
+    lengths = [line.count("l") + 1 for path in paths for line in path.split("M")]
     assert 250 < max(lengths) <= 620  # a band has an upper and a lower edge
 
 
@@ -238,7 +238,7 @@ def test_downloads_hold_what_the_page_shows(built: Built) -> None:
         for row in panel["rows"]
         for seed, score in zip(row["seeds"], row["scores"], strict=True)
     }
-    assert returns == pytest.approx(expected, rel=1e-8)
+    assert returns == pytest.approx(expected, rel=1e-7)
     assert json.loads(saved["report.json"])["verdicts"] == built.summary["verdicts"]
     assert len(saved["scores.tex"].decode().splitlines()) == 5 + 4 + 2
     curve = list(csv.reader(io.StringIO(saved["curve-0-env-steps.csv"].decode())))
