@@ -93,6 +93,33 @@ def _sweep(given: argparse.Namespace) -> int:
     return conduct(loaded, arms=given.arm, seeds=given.seed, jobs=given.jobs, fresh=given.fresh)
 
 
+def _status(given: argparse.Namespace) -> int:
+    from flows import experiment, status
+
+    print(status.table(experiment.load(given.directory)))
+    return DONE
+
+
+def _check(given: argparse.Namespace) -> int:
+    from flows import check, experiment
+
+    print(check.describe(experiment.load(given.directory)))
+    return DONE
+
+
+def _verify(given: argparse.Namespace) -> int:
+    from flows import experiment, verify
+
+    found = verify.verify(experiment.load(given.directory), given.arm, given.seed)
+    for artifact in found:
+        print(
+            f"differs  {artifact.name}: {artifact.difference}" if artifact.difference else f"equal    {artifact.name}"
+        )
+    equal = sum(not artifact.difference for artifact in found)
+    print(f"{equal} of {len(found)} artifacts are equal, byte for byte")
+    return DONE if equal == len(found) else FAILED
+
+
 def _init(given: argparse.Namespace) -> int:
     from flows import workspace
 
@@ -135,6 +162,16 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--seed", action="append", default=[], type=int, metavar="N", help="only this seed; repeatable")
     sweep.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one for each core)")
     _fresh(sweep, "run again what is complete")
+    verb("status", _status, "show how every run stands, and why it is stale")
+    verb("check", _check, "show what params.yaml resolves to, and what it will cost")
+    _one_run(
+        verb(
+            "verify",
+            _verify,
+            "train a run again beside the recorded one and compare every byte",
+            "Exits with 1 if anything differs.",
+        )
+    )
     init = verb("init", _init, "make a new experiment's folder", "It may lie in or outside the repository.")
     init.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     return parser

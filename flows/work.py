@@ -20,7 +20,7 @@ from flows.versioning import Plan, RunPlan, VersioningError
 from rl_core.errors import SettingsError
 from rl_core.wording import nearest
 
-EXIT_AFTER_S = KILL_AFTER_S + 0.7  # a stopped sweep is gone within 5 s, whatever hangs
+EXIT_AFTER_S = KILL_AFTER_S + 0.6  # a stopped sweep is gone within 5 s, whatever hangs
 TAIL_LINES = 10
 
 

@@ -1,0 +1,73 @@
+"""`status`: how every run stands, and why."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import versioning
+from flows.experiment import Experiment
+from flows.versioning import RunPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """One line of the table."""
+
+    arm: str
+    seed: int
+    state: str  # fresh, stale, missing, running, interrupted or failed
+    detail: str
+
+
+def table(experiment: Experiment) -> str:
+    """Return one line for each run, in the order of the experiment."""
+    rows = [("arm", "seed", "state", ""), *((s.arm, str(s.seed), s.state, s.detail) for s in states(experiment))]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ("  ".join(map(str.ljust, row[:3], widths)) + f"  {row[3]}" for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def states(experiment: Experiment) -> list[RunStatus]:
+    """Say of every run what DVC has recorded of it and what its training says of itself."""
+    plan = versioning.plan(experiment)
+    return [_state(experiment, run) for run in plan.runs]
+
+
+def _state(experiment: Experiment, run: RunPlan) -> RunStatus:
+    state, detail = _recorded(run)
+    if state != "fresh":
+        state, detail = _under_way(experiment.state_dir(run.arm, run.seed) / "status.json") or (state, detail)
+    return RunStatus(arm=run.arm, seed=run.seed, state=state, detail=detail)
+
+
+def _recorded(run: RunPlan) -> tuple[str, str]:
+    if run.fresh:
+        return "fresh", ""
+    if not run.train.known:
+        return "missing", ""
+    why = run.train.why or f"its evaluation: {run.evaluate.why}"
+    return "stale", why
+
+
+def _under_way(path: Path) -> tuple[str, str] | None:
+    try:
+        said = json.loads(path.read_text())
+        state, pid = str(said["state"]), int(said["pid"])
+        progress = f"at {said['env_steps']:,} of {said['env_steps_total']:,} env steps"
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+    reason = str(said.get("reason", "")).partition("\n")[0]
+    if state == "running" and not _alive(pid):
+        return "interrupted", f"{progress}: its process was killed"
+    return state, f"{progress}: {reason}" if reason else progress
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

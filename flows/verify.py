@@ -1,0 +1,126 @@
+"""`verify`: train a run again beside the recorded one and compare every byte."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from flows.experiment import STATE_FOLDER, Experiment
+from flows.stages import EVALUATION_OUTPUTS, TRAIN_OUTPUTS, train_key
+from rl_core.errors import TrainingError
+
+OF_THE_CLOCK = ("timing.csv", "timing.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One artifact: `difference` is empty if the bytes are equal."""
+
+    name: str
+    difference: str
+
+
+def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
+    """Train and evaluate the run again with the same settings; compare with what lies in runs/.
+
+    Raises:
+        SettingsError: the experiment does not plan this run.
+        TrainingError: there is nothing to compare with, or the new run failed.
+        Interrupted: a signal asked to stop.
+    """
+    settings = experiment.settings(arm, seed)
+    recorded = experiment.run_dir(arm, seed)
+    if not (recorded / "policy.safetensors").is_file():
+        raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep, or dvc pull")
+    scratch = experiment.directory / STATE_FOLDER / "verify" / arm / str(seed)
+
+    from rl_core.evaluation import evaluate_run
+    from rl_core.runner import train
+
+    shutil.rmtree(scratch, ignore_errors=True)
+    again = scratch / "run"
+    try:
+        train(
+            settings,
+            seed,
+            run_dir=again,
+            state_dir=scratch / "state",
+            key=train_key(experiment, arm, seed),
+            provenance={},
+        )
+        evaluation = experiment.evaluation
+        evaluate_run(again / "policy.safetensors", again, episodes=evaluation.episodes, seed=evaluation.seed)
+        return list(compare(recorded, again))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def compare(recorded: Path, again: Path) -> Iterator[Comparison]:
+    """Compare all deterministic artifacts of two run folders."""
+    for name in sorted(_artifacts(recorded) | _artifacts(again)):
+        yield Comparison(name=name, difference=_difference(recorded / name, again / name))
+
+
+def _artifacts(folder: Path) -> set[str]:
+    outputs = [name for name in (*TRAIN_OUTPUTS, *EVALUATION_OUTPUTS) if name not in OF_THE_CLOCK]
+    paths = [path for name in outputs for path in (folder / name, *(folder / name).glob("*"))]
+    return {str(path.relative_to(folder)) for path in paths if path.is_file()}
+
+
+def _difference(recorded: Path, again: Path) -> str:
+    if not recorded.is_file():
+        return "not recorded, but made now"
+    if not again.is_file():
+        return "recorded, but not made now"
+    if recorded.read_bytes() == again.read_bytes():
+        return ""
+    first: Callable[[Path, Path], str | None] | None = _FIRST_DIFFERENCE.get(recorded.suffix)
+    return (first and first(recorded, again)) or "the same content in other bytes"
+
+
+def _csv_difference(recorded: Path, again: Path) -> str | None:
+    with recorded.open(newline="") as left, again.open(newline="") as right:
+        head: list[str] = []
+        nothing: list[str] = []
+        rows = zip_longest(csv.reader(left), csv.reader(right), fillvalue=nothing)
+        for number, (old, new) in enumerate(rows):
+            head = head or old
+            for column, (before, after) in enumerate(zip_longest(old, new, fillvalue="")):
+                if before != after:
+                    name = head[column] if column < len(head) else f"number {column + 1}"
+                    return f"row {number}, column {name}: {before or 'empty'} recorded, {after or 'empty'} now"
+    return None
+
+
+def _json_difference(recorded: Path, again: Path) -> str | None:
+    old, new = json.loads(recorded.read_text()), json.loads(again.read_text())
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            return f"{key}: {old.get(key)} recorded, {new.get(key)} now"
+    return None
+
+
+def _tensor_difference(recorded: Path, again: Path) -> str | None:
+    import numpy as np
+    from safetensors import safe_open
+
+    with safe_open(recorded, framework="np") as old, safe_open(again, framework="np") as new:
+        if set(old.keys()) != set(new.keys()):
+            return f"tensors {sorted(set(old.keys()) ^ set(new.keys()))} are in one of the two only"
+        for name in sorted(old.keys()):
+            before, after = old.get_tensor(name), new.get_tensor(name)
+            if before.shape != after.shape:
+                return f"tensor {name}: shape {before.shape} recorded, {after.shape} now"
+            if before.tobytes() != after.tobytes():
+                return f"tensor {name}: largest difference {np.abs(before - after).max():g}"
+        return None if old.metadata() == new.metadata() else "the metadata"
+
+
+_FIRST_DIFFERENCE: dict[str, Callable[[Path, Path], str | None]] = {
+    ".csv": _csv_difference,
+    ".json": _json_difference,
+    ".safetensors": _tensor_difference,
+}
