@@ -224,10 +224,28 @@ def curve(
                 )
         axes.set_xlabel(f"{AXIS_TEXT[axis]} ({unit})" if unit else AXIS_TEXT[axis])
         axes.set_ylabel(label)
+        if (limits := visible_range(lines)) is not None:
+            axes.set_ylim(*limits)
         _ticks(axes, steps=axis != "active_s")
         if not any(line.seeds for line in lines):
             _nothing(axes)
         return _finish(figure, name=name, title=title, description=description)
+
+
+def visible_range(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """What the seeds span and 40 % beyond: the band of two seeds alone would press every line flat."""
+    values = np.concatenate([y for line in lines for _, y in line.seeds.values()] or [np.empty(0)])
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() == values.max():
+        return None
+    low, high = float(values.min()), float(values.max())
+    bands = np.concatenate([edge for line in lines for edge in (line.low, line.high)])
+    bands = bands[np.isfinite(bands)]
+    reach = 0.4 * (high - low)
+    bottom = max(low - reach, min(low, float(bands.min()))) if len(bands) else low
+    top = min(high + reach, max(high, float(bands.max()))) if len(bands) else high
+    margin = 0.04 * (top - bottom)
+    return bottom - margin, top + margin
 
 
 def _one_path(line: Line) -> tuple[Array, Array]:

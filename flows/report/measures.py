@@ -322,15 +322,24 @@ def _line(data: Data, arm: str, axis: str, column: str, *, arms: int) -> Line:
         x = active_seconds(run) if axis == "active_s" else run.curve.get(axis, np.empty(0))
         y = run.curve.get(column, np.empty(0))
         if len(x) == len(y):
-            known = np.isfinite(x)
-            x, y = x[known], np.where(np.isfinite(y[known]), y[known], np.nan)
-            if len(x) and (np.diff(x) > 0).all():
+            x, y = _forward(x, y)
+            if len(x):
                 seeds[run.seed] = (x, y)
     grid = statistics.common_grid([x for x, _ in seeds.values()], points=points_for(arms, total=800))
     mean, low, high = _band([statistics.on_grid(grid, x, y) for x, y in seeds.values()], grid, data.confidence)
     most = points_for(arms * len(seeds), total=3000)
     thin = {seed: statistics.thinned(x, y, points=most) for seed, (x, y) in seeds.items()}
     return Line(arm=arm, seeds=thin, grid=grid, mean=mean, low=low, high=high)
+
+
+def _forward(x: Array, y: Array) -> tuple[Array, Array]:
+    """The points with a known place; of several at one place the last; nothing where the places run backwards."""
+    known = np.isfinite(x)
+    x, y = x[known], y[known]
+    if (np.diff(x) < 0).any():
+        return np.empty(0), np.empty(0)
+    last = np.append(np.diff(x) > 0, True)[: len(x)]
+    return x[last], y[last]
 
 
 def _band(samples: Sequence[Array], grid: Array, confidence: float) -> tuple[Array, Array, Array]:
@@ -341,11 +350,13 @@ def _band(samples: Sequence[Array], grid: Array, confidence: float) -> tuple[Arr
 
 
 def active_seconds(run: Run) -> Array:
-    """Active training time at each evaluation; NaN where timing.csv does not reach."""
+    """Active training time at each evaluation: 0 at step 0, NaN where timing.csv does not reach."""
     steps = run.curve.get("env_steps", np.empty(0))
     known, seconds = run.timing.get("env_steps", np.empty(0)), run.timing.get("active_s", np.empty(0))
     if not len(known) or len(known) != len(seconds) or not (np.diff(known) > 0).all():
         return np.full(len(steps), np.nan)
+    if known[0] > 0:
+        known, seconds = np.append(0.0, known), np.append(0.0, seconds)
     return statistics.on_grid(steps, known, seconds)
 
 

@@ -259,12 +259,24 @@ def _line_text(line: Line) -> str:
 def _curve_caption(lines: Sequence[Line]) -> str:
     single = [line.arm for line in lines if len(line.seeds) == 1]
     none = [line.arm for line in lines if not line.seeds]
+    apart = [line.arm for line in lines if len(line.seeds) > 1 and not len(line.grid)]
     notes = []
     if single:
         notes.append(f"{join(single)}: 1 seed, so no interval.")
+    if apart:
+        notes.append(f"{join(apart)}: the seeds share no range, so no mean.")
+    if _cut(lines):
+        notes.append("Bands are cut at the edge of the chart.")
     if none:
         notes.append(f"{join(none)}: no seed with usable values.")
     return " ".join(notes)
+
+
+def _cut(lines: Sequence[Line]) -> bool:
+    limits = figures.visible_range(lines)
+    return limits is not None and any(
+        bool((line.low < limits[0]).any() or (line.high > limits[1]).any()) for line in lines
+    )
 
 
 def _dots_chart(panel: ScorePanel, arms: Mapping[str, int], name: str) -> Chart:

@@ -187,7 +187,7 @@ def common_grid(xs: Sequence[Array], *, points: int) -> Array:
     low, high = max(float(x[0]) for x in xs), min(float(x[-1]) for x in xs)
     if low > high:
         return np.empty(0)
-    return np.linspace(low, high, min(points, max(len(x) for x in xs))) if low < high else np.array([low])
+    return np.linspace(low, high, min(points, 3 * max(len(x) for x in xs))) if low < high else np.array([low])
 
 
 def on_grid(grid: Array, x: Array, y: Array) -> Array:

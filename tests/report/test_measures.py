@@ -5,6 +5,8 @@ from flows.report import data, measures
 
 from .conftest import Folder, read_csv
 
+PLAIN = {"task": "HalfCheetah-v5", "algorithm": "sac", "env_steps": 30_000}
+
 
 def test_a_score_is_the_mean_of_the_last_evaluations(folder: Folder) -> None:
     found = data.read(folder.experiment)
@@ -64,6 +66,35 @@ def test_time_curves_stay_inside_the_time_that_all_seeds_share(folder: Folder) -
         for line in panel.axes["active_s"]:
             assert line.grid[0] == max(x[0] for x, _ in line.seeds.values())
             assert line.grid[-1] == min(x[-1] for x, _ in line.seeds.values())
+
+
+def test_training_time_begins_at_step_zero(planned) -> None:
+    folder = planned(arms={"a": PLAIN}, seeds=[0])
+    folder.write("a", 0, points=4)
+    folder.edit(
+        "a", 0, "curve.csv", lambda columns: columns["env_steps"].__setitem__(slice(None), [0, 7500, 15000, 30000])
+    )
+    (run,) = data.read(folder.experiment).runs
+    seconds = measures.active_seconds(run)
+    assert seconds[0] == 0.0
+    assert (np.diff(seconds) > 0).all()
+
+
+def test_of_evaluations_at_one_place_the_last_is_drawn(planned) -> None:
+    folder = planned(arms={"a": PLAIN}, seeds=[0])
+    folder.write("a", 0, points=4)
+    folder.edit("a", 0, "curve.csv", lambda columns: columns["updates"].__setitem__(slice(None), [0, 0, 5, 9]))
+    found = data.read(folder.experiment)
+    line = measures.curves(found)[1].axes["updates"][0]
+    assert line.grid.tolist() == [0, 5, 9]
+    assert line.mean.tolist() == found.runs[0].curve["return_mean"][1:].tolist()
+
+
+def test_a_curve_that_runs_backwards_is_not_drawn(planned) -> None:
+    folder = planned(arms={"a": PLAIN}, seeds=[0])
+    folder.write("a", 0, points=4)
+    folder.edit("a", 0, "curve.csv", lambda columns: columns["env_steps"].__setitem__(slice(None), [1, 3, 2, 4]))
+    assert measures.curves(data.read(folder.experiment))[1].axes["env_steps"][0].seeds == {}
 
 
 def test_ledger_terms_and_residual_add_up_to_the_return(folder: Folder) -> None:

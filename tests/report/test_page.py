@@ -155,6 +155,13 @@ def test_a_single_seed_has_no_interval_and_no_band(planned: Callable[..., Folder
     assert found.summary["counts"]["decided"] == 0
 
 
+def test_a_band_beyond_the_chart_is_said_to_be_cut(planned: Callable[..., Folder], render: Render) -> None:
+    folder = planned(arms={"a": PLAIN}, seeds=[0, 1])
+    for seed, level in ((0, 1.0), (1, 3.0)):
+        folder.write("a", seed, level=level)
+    assert "Bands are cut at the edge of the chart." in render(folder).page.text
+
+
 def test_values_that_are_not_numbers_do_not_stop_the_report(folder: Folder, render: Render) -> None:
     def spoil(columns: dict[str, np.ndarray]) -> None:
         for values in list(columns.values())[3:]:
