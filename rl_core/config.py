@@ -79,7 +79,6 @@ class RunSettings:
     checkpoint_interval: int = 10_000  # env steps between two resumable checkpoints
     learner_threads: int = 1  # torch threads of the learner; never derived from the machine
     collector_threads: int = 1  # threads that step the simulations; results do not depend on it
-    device: str = "cpu"  # where the learner's networks live
     hang_timeout_s: float = 60.0  # the run fails if the collector takes longer for one vector step
 
     @property
@@ -116,7 +115,6 @@ PRESETS: dict[str, type[AlgorithmSettings]] = {"sac": SacSettings, "td3": Td3Set
 _RUN_FIELDS = tuple(
     f.name for f in fields(RunSettings) if f.name not in (*TASK_KEYS, *REWARD_KEYS, "weights", "algorithm", "learner")
 )
-_DEVICES = ("cpu", "cuda")
 _COLLECTIONS = ("pipelined", "lockstep")
 
 # field -> (smallest, largest) value that makes sense
@@ -246,7 +244,7 @@ def _typed(value: object, hint: Any, name: str, where: str) -> Any:
             raise SettingsError(f"{where}: expected true or false, got {value!r}")
         return value
     if hint is str:
-        return _choice(value, _DEVICES if name == "device" else _COLLECTIONS, where)
+        return _choice(value, _COLLECTIONS, where)
     return _number(value, hint, name, where)
 
 

@@ -341,7 +341,7 @@ class _Run:
             "env_steps_per_s": round(self._turn.env_steps / times["active_s"], 1),
             "updates_per_s": round(self._learner.updates / times["active_s"], 1),
             "peak_memory_mb": _peak_memory_mb(),
-            "device": self._settings.device,
+            "device": "cpu",
             "learner_threads": self._settings.learner_threads,
             "collector_threads": self._settings.collector_threads,
             "kernels": {name: os.environ.get(name) for name in ("MKL_CBWR", "OPENBLAS_CORETYPE")},

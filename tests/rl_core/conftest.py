@@ -1,0 +1,57 @@
+"""A run small enough to train in a second, and a process that trains one so that it can be killed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SMALL: dict[str, Any] = {
+    "task": "InvertedDoublePendulum-v5",
+    "algorithm": "sac",
+    "env_steps": 1200,
+    "num_envs": 4,
+    "vector_steps_per_chunk": 3,
+    "batch_size": 32,
+    "learning_starts": 100,
+    "replay_capacity": 300,
+    "eval_interval": 400,
+    "eval_episodes": 3,
+    "log_interval": 100,
+    "checkpoint_interval": 100,
+    "actor_hidden": [16],
+    "critic_hidden": [16],
+}
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from rl_core import config, runner
+from rl_core.errors import Interrupted
+if __name__ == "__main__":
+    arm, seed, folder = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    settings = config.resolve(arm, where="arm")
+    try:
+        runner.train(settings, seed, run_dir=folder / "run", state_dir=folder / "state", key="k", provenance={})
+    except Interrupted as stop:
+        sys.exit(128 + stop.signum)
+"""
+
+DETERMINISTIC = ("policy.safetensors", "progress.csv", "curve.csv", "summary.json")
+
+
+def start(arm: Mapping[str, Any], seed: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Train in a process of its own; its output goes to `folder/log`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
+    command = [sys.executable, str(folder / "train.py"), json.dumps(dict(arm)), str(seed), str(folder)]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def artifacts(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every deterministic artifact of a finished run."""
+    run = folder / "run"
+    snapshots = {f"checkpoints/{p.name}": p.read_bytes() for p in sorted((run / "checkpoints").iterdir())}
+    return {name: (run / name).read_bytes() for name in DETERMINISTIC} | snapshots

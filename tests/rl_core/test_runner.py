@@ -1,0 +1,223 @@
+"""Same seed same bytes, killed or not; a failure says what failed and leaves nothing behind."""
+
+import csv
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rl_core import checkpoints, runner
+from rl_core.config import resolve
+from rl_core.errors import Interrupted, TrainingError
+from rl_core.link import CollectorLink
+from rl_core.networks import init_mlp
+from rl_core.replay import Layout
+from tests.rl_core.conftest import SMALL, artifacts, start
+
+
+def train(folder: Path, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    settings = resolve({**SMALL, **changes}, where="arm")
+    return runner.train(settings, seed, run_dir=folder / "run", state_dir=folder / "state", key="k", provenance={})
+
+
+def status(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "state" / "status.json").read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    shared = set(Path("/dev/shm").iterdir())
+    yield
+    for child in psutil.Process().children(recursive=True):
+        assert "resource_tracker" in " ".join(child.cmdline()), child
+    assert set(Path("/dev/shm").iterdir()) <= shared
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+@pytest.mark.parametrize("collection", ["pipelined", "lockstep"])
+def test_same_seed_same_bytes_and_another_seed_differs(tmp_path: Path, algorithm: str, collection: str) -> None:
+    arm = {"algorithm": algorithm, "collection": collection}
+    train(tmp_path / "a", **arm)
+    train(tmp_path / "b", collector_threads=2, **arm)
+    first = artifacts(tmp_path / "a")
+    assert artifacts(tmp_path / "b") == first
+    assert not (tmp_path / "a" / "state").exists()
+    train(tmp_path / "c", seed=1, **arm)
+    other = artifacts(tmp_path / "c")
+    assert {name for name in first if other[name] == first[name]} == set()
+
+
+def test_pipelined_and_lockstep_learn_from_different_data(tmp_path: Path) -> None:
+    train(tmp_path / "a", collection="pipelined")
+    train(tmp_path / "b", collection="lockstep")
+    assert artifacts(tmp_path / "a")["policy.safetensors"] != artifacts(tmp_path / "b")["policy.safetensors"]
+
+
+def wait_for_checkpoint(folder: Path, process: Any, *, beyond: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        numbers = [int(p.name.split("-")[1].split(".")[0]) for p in (folder / "state").glob("checkpoint-*.seedbed")]
+        if max(numbers, default=0) > beyond:
+            return
+        time.sleep(0.005)
+    pytest.fail(f"no checkpoint beyond {beyond}: {(folder / 'log').read_text(encoding='utf-8')}")
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path: Path, algorithm: str) -> None:
+    arm = {**SMALL, "algorithm": algorithm, "env_steps": 2400}
+    train(tmp_path / "whole", algorithm=algorithm, env_steps=2400)
+    folder = tmp_path / "killed"
+    for beyond in (300, 900):  # before and after the ring, 300 rows, has wrapped
+        process = start(arm, 0, folder)
+        wait_for_checkpoint(folder, process, beyond=beyond)
+        process.kill()
+        process.wait()
+    process = start(arm, 0, folder)
+    assert process.wait(timeout=60) == 0
+    assert "resumed at" in (folder / "log").read_text(encoding="utf-8")
+    assert artifacts(folder) == artifacts(tmp_path / "whole")
+    assert json.loads((folder / "run" / "timing.json").read_text(encoding="utf-8"))["resume_count"] == 2
+
+
+def test_another_key_starts_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = start({**SMALL, "env_steps": 2400}, 0, folder)
+    wait_for_checkpoint(folder, process, beyond=100)
+    process.kill()
+    process.wait()
+    assert checkpoints.latest(folder / "state", "k") is not None
+    assert checkpoints.latest(folder / "state", "another") is None
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    process = start({**SMALL, "env_steps": 2400}, 0, folder)
+    wait_for_checkpoint(folder, process, beyond=600)
+    process.kill()
+    process.wait()
+    newest = max((folder / "state").glob("checkpoint-*.seedbed"), key=lambda p: int(p.name.split("-")[1].split(".")[0]))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match="falling back to the checkpoint before it"):
+        train(folder, env_steps=2400)
+    train(tmp_path / "whole", env_steps=2400)
+    assert artifacts(folder) == artifacts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_resumable_state_and_no_process(tmp_path: Path, signum: signal.Signals) -> None:
+    folder = tmp_path / "run"
+    process = start({**SMALL, "env_steps": 100_000}, 0, folder)
+    wait_for_checkpoint(folder, process, beyond=200)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signum)
+    assert process.wait(timeout=20) == 128 + signum
+    gone, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive, alive
+    assert len(gone) == len(children) > 0
+    assert status(folder)["state"] == "interrupted"
+    assert status(folder)["reason"] == signum.name
+    assert checkpoints.latest(folder / "state", "k") is not None
+    assert not (folder / "run").exists()
+
+
+def test_the_collector_ends_when_the_learner_is_killed(tmp_path: Path) -> None:
+    process = start({**SMALL, "env_steps": 100_000}, 0, tmp_path / "run")
+    wait_for_checkpoint(tmp_path / "run", process, beyond=200)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+def test_a_number_that_is_not_finite_stops_the_run_and_names_it(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"iteration \d+: critic_loss is not finite"):
+        train(tmp_path, reward_weights={"reward_alive": 1e30})
+    assert status(tmp_path)["state"] == "failed"
+    assert "critic_loss" in status(tmp_path)["reason"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[CollectorLink]:
+    import torch
+
+    settings = resolve({**SMALL, "hang_timeout_s": 1.0}, where="arm")
+    actor = init_mlp((9, 16, 2), generator=torch.Generator())
+    layout = Layout(obs_dim=9, action_dim=1, capacity=300, slack=300)
+    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, actor=actor)) as made:
+        yield made
+
+
+def test_a_killed_collector_is_reported_by_its_signal(link: CollectorLink) -> None:
+    link.wait_ready()
+    os.kill(link._process.pid or 0, signal.SIGKILL)
+    link._process.join()
+    with pytest.raises(TrainingError, match="the collector was killed by SIGKILL"):
+        link.wait_chunk()
+
+
+def test_a_hanging_collector_is_noticed(link: CollectorLink) -> None:
+    link.wait_ready()
+    os.kill(link._process.pid or 0, signal.SIGSTOP)
+    link.request(vector_steps=1, version=0)
+    with pytest.raises(TrainingError, match="the collector hangs: no vector step for 1 s"):
+        link.wait_chunk()
+
+
+def test_a_failing_collector_hands_over_its_traceback(tmp_path: Path, link: CollectorLink) -> None:
+    (tmp_path / "replay.bin").write_bytes(b"not a ring")
+    with pytest.raises(TrainingError, match=r"the collector failed:\nTraceback(.|\n)*10 bytes, expected"):
+        link.wait_ready()
+
+
+def test_closing_twice_is_harmless(link: CollectorLink) -> None:
+    link.wait_ready()
+    link.close()
+    link.close()
+
+
+def test_progress_has_no_mean_before_the_first_episode_ends_and_loses_none(tmp_path: Path) -> None:
+    summary = train(tmp_path, task="Reacher-v5", env_steps=1200, num_envs=4, log_interval=40)
+    with (tmp_path / "run" / "progress.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["return_mean"] == ""
+    assert rows[-1]["episodes"] == str(1200 // 50) == str(summary["episodes"])
+    assert summary["best_return"] < 0
+    assert summary["best_return"] >= summary["final_return"]
+    returns = [float(row["return_mean"]) for row in rows if row["return_mean"]]
+    for row, mean in zip([r for r in rows if r["return_mean"]], returns, strict=True):
+        fed = -float(row["term/cost_distance"]) - float(row["term/cost_control"]) + float(row["residual"])
+        assert fed == pytest.approx(mean, rel=1e-9)
+
+
+def test_no_clock_stands_in_a_deterministic_artifact(tmp_path: Path) -> None:
+    train(tmp_path)
+    for name in ("progress.csv", "curve.csv"):
+        header = (tmp_path / "run" / name).read_text(encoding="utf-8").splitlines()[0]
+        assert not [column for column in header.split(",") if column.endswith("_s")]
+    timing = json.loads((tmp_path / "run" / "timing.json").read_text(encoding="utf-8"))
+    assert timing["wall_s"] >= timing["active_s"] > 0
+    assert timing["learner_threads"] == 1
+
+
+def test_an_evaluation_of_another_policy_does_not_outlive_it(tmp_path: Path) -> None:
+    train(tmp_path)
+    evaluation = tmp_path / "run" / "evaluation.json"
+    evaluation.write_text("{}", encoding="utf-8")
+    train(tmp_path)
+    assert evaluation.exists()
+    train(tmp_path, seed=1)
+    assert not evaluation.exists()
+
+
+def test_an_interruption_carries_its_signal() -> None:
+    assert Interrupted(signal.SIGTERM).signum == signal.SIGTERM
