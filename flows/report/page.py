@@ -14,11 +14,12 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from flows.report import compare, figures, measures, record, statistics
+from flows.report import compare, figures, measures, progress, record, statistics
 from flows.report.compare import Comparison
 from flows.report.data import Data, weights_text
 from flows.report.figures import Drawing
 from flows.report.measures import ArmScores, CrossMatrix, CurvePanel, Ledger, Line, ScorePanel
+from flows.report.progress import Efficiency, Proxy, Reached
 from flows.report.record import BUDGET, Budget, Completeness, Config, Provenance
 from flows.report.wording import join, number, quantity, seeds_text
 
@@ -42,6 +43,8 @@ class Analysis:
     cross_rewards: tuple[CrossMatrix, ...]
     yardsticks: tuple[ScorePanel, ...]
     yardstick_differences: tuple[Comparison, ...]
+    efficiencies: tuple[Efficiency, ...]
+    proxies: tuple[Proxy, ...]
     budgets: tuple[Budget, ...]
     config: Config
     provenance: Provenance
@@ -71,6 +74,8 @@ def analyse(data: Data) -> Analysis:
         cross_rewards=tuple(measures.cross_rewards(data)),
         yardsticks=tuple(measures.yardstick_scores(data)),
         yardstick_differences=tuple(compare.yardstick_differences(data)),
+        efficiencies=tuple(progress.efficiencies(data)),
+        proxies=tuple(progress.proxies(data)),
         budgets=tuple(record.budgets(data)),
         config=record.config(data),
         provenance=record.provenance(data),
@@ -114,6 +119,9 @@ def _jsonable(value: Any) -> Any:
         if isinstance(value, Line):
             del plain["seeds"]  # thinned for drawing; the runs' own files have them whole
             plain["n"] = len(value.seeds)
+        if isinstance(value, Reached):
+            plain |= {"count": value.count, "median_env_steps": value.median_env_steps}
+            plain["median_seconds"] = value.median_seconds
         if isinstance(value, Provenance):
             del plain["runs"]  # `shared` and `differing` say the same
         return _jsonable(plain)
@@ -147,6 +155,8 @@ def render(data: Data, analysis: Analysis) -> str:
         budget_figures=BUDGET,
         states=record.STATES,
         resamples=statistics.RESAMPLES,
+        shares=progress.SHARES,
+        inf=math.inf,
         shown_verdicts=max(SHOWN_VERDICTS, sum(pair.decided for pair in analysis.verdicts)),
         charts=_charts(analysis, arms),
         downloads=_downloads(data, analysis),
