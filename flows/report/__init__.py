@@ -11,13 +11,14 @@ __all__ = ["build"]
 
 def build(experiment: Experiment) -> Path:
     """Write report/index.html and report/summary.json from whatever the runs have left; return the page's path."""
-    from flows.report import data, page
+    from flows.report import data, exports, page
+    from flows.report.analysis import analyse
 
     found = data.read(experiment)
-    analysis = page.analyse(found)
+    analysis = analyse(found)
     folder = experiment.directory / "report"
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "summary.json", page.summary(found, analysis))
+    _write(folder / "summary.json", exports.summary(found, analysis))
     _write(folder / "index.html", page.render(found, analysis))
     return folder / "index.html"
 

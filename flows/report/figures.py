@@ -307,7 +307,7 @@ def dots(
 def forest(pairs: Sequence[Comparison], *, name: str, label: str, title: str, description: str) -> Drawing:
     """Differences of pairs with their adjusted intervals around zero."""
     with _look():
-        figure, axes = _axes(560, 52 + 26 * len(pairs))
+        figure, axes = _axes(430, 56 + 27 * len(pairs))
         for place, pair in enumerate(pairs):
             if pair.holm_interval:
                 axes.plot([pair.holm_interval.low, pair.holm_interval.high], [place] * 2, color=INK, linewidth=1.6)

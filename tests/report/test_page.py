@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.report import figures, page, wording
+from flows.report import exports, figures, page, wording
 
 from .conftest import Built, Folder, Page, make
 
@@ -253,14 +253,14 @@ def test_downloads_hold_what_the_page_shows(built: Built) -> None:
 
 
 def test_saved_tables_run_no_formula_and_break_no_latex() -> None:
-    assert page._csv(["arm"], [["=HYPERLINK(1)"], ["-x"], [-1.5], [float("nan")]]).splitlines() == [
+    assert exports.csv_text(["arm"], [["=HYPERLINK(1)"], ["-x"], [-1.5], [float("nan")]]).splitlines() == [
         "arm",
         "'=HYPERLINK(1)",
         "'-x",
         "-1.5",
         '""',
     ]
-    assert page._latex_text(r"a_b & 5% \input{x} −1") == r"a\_b \& 5\% \textbackslash{}input\{x\} $-$1"
+    assert exports._latex_text(r"a_b & 5% \input{x} −1") == r"a\_b \& 5\% \textbackslash{}input\{x\} $-$1"
 
 
 def check_structure(page: Page) -> None:
