@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from flows.report import compare, measures, progress, record
+from flows.report import compare, ledger, measures, progress, record
 from flows.report.compare import Comparison
 from flows.report.data import Data
-from flows.report.measures import CrossMatrix, CurvePanel, Ledger, ScorePanel
+from flows.report.ledger import CrossMatrix, Ledger
+from flows.report.measures import CurvePanel, ScorePanel
 from flows.report.progress import Efficiency, Proxy
 from flows.report.record import Budget, Completeness, Config, Provenance
 
@@ -37,8 +38,8 @@ def analyse(data: Data) -> Analysis:
         not_compared=tuple(compare.not_compared(data)),
         curves=tuple(measures.curves(data)),
         scores=tuple(measures.final_scores(data)),
-        ledgers=tuple(measures.ledgers(data)),
-        cross_rewards=tuple(measures.cross_rewards(data)),
+        ledgers=tuple(ledger.ledgers(data)),
+        cross_rewards=tuple(ledger.cross_rewards(data)),
         yardsticks=tuple(measures.yardstick_scores(data)),
         yardstick_differences=tuple(compare.yardstick_differences(data)),
         efficiencies=tuple(progress.efficiencies(data)),

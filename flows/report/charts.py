@@ -11,7 +11,8 @@ from flows.report.analysis import Analysis
 from flows.report.compare import Comparison
 from flows.report.exports import DIFFERENCE_HEADER, Cells, Row, csv_text, difference_row, link
 from flows.report.figures import Drawing
-from flows.report.measures import CurvePanel, Ledger, Line, ScorePanel
+from flows.report.ledger import Ledger
+from flows.report.measures import CurvePanel, Line, ScorePanel
 from flows.report.wording import join, number, seeds_text
 
 TABLE_ROWS = 20  # about so many rows in the data table under a curve; its CSV has every point

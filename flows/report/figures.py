@@ -17,7 +17,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from flows.report.compare import Comparison
-from flows.report.measures import ArmScores, Ledger, Line
+from flows.report.ledger import Ledger
+from flows.report.measures import ArmScores, Line
 from flows.report.statistics import Array
 
 COLOURS = 8

@@ -97,52 +97,6 @@ def test_a_curve_that_runs_backwards_is_not_drawn(planned) -> None:
     assert measures.curves(data.read(folder.experiment))[1].axes["env_steps"][0].seeds == {}
 
 
-def test_ledger_terms_and_residual_add_up_to_the_return(folder: Folder) -> None:
-    for ledger in measures.ledgers(data.read(folder.experiment)):
-        total = sum(ledger.terms.values()) + ledger.residual
-        known = np.isfinite(ledger.total)
-        assert known.any()
-        assert total[known] == pytest.approx(ledger.total[known])
-        assert ledger.balanced
-        assert ledger.final_return == pytest.approx(sum(row.weighted for row in ledger.rows) + ledger.final_residual)
-
-
-@pytest.mark.parametrize(("file", "column"), [("progress.csv", "return_mean"), ("evaluation.csv", "return")])
-def test_a_return_that_its_terms_do_not_explain_is_found(folder: Folder, file: str, column: str) -> None:
-    def spoil(columns: dict[str, np.ndarray]) -> None:
-        columns[column][15] += 5.0
-
-    folder.edit("sac-speed", 1, file, spoil)
-    ledgers = {ledger.arm: ledger for ledger in measures.ledgers(data.read(folder.experiment))}
-    assert not ledgers["sac-speed"].balanced
-    assert ledgers["sac-speed"].discrepancy == pytest.approx(5.0)
-    assert ledgers["sac-speed"].discrepancy_file == f"sac-speed/1/{file}, line 17"
-    assert ledgers["td3-speed"].balanced
-
-
-def test_cross_rewards_equal_a_hand_computation(folder: Folder) -> None:
-    (matrix,) = measures.cross_rewards(data.read(folder.experiment))
-    assert [reward.label for reward in matrix.rewards] == ["standard", "lean"]
-    by_hand = []
-    for seed in (0, 1, 2):
-        table = read_csv(folder.experiment.run_dir("sac-speed", seed) / "evaluation.csv")
-        lean = table["term/reward_forward"] - 0.1 * table["term/cost_control"] - 0.004 * table["term/cost_power"]
-        by_hand.append(lean.mean())
-    standard, lean_cell = matrix.rows["sac-speed"]
-    assert lean_cell.mean == pytest.approx(np.mean(by_hand))
-    assert (standard.own, lean_cell.own) == (True, False)
-    shades = [cells[0].shade for cells in matrix.rows.values()]
-    assert (min(shades), max(shades)) == (0.0, 1.0)
-
-
-def test_the_own_reward_in_the_matrix_is_the_return_of_the_evaluation(folder: Folder) -> None:
-    (matrix,) = measures.cross_rewards(data.read(folder.experiment))
-    for arm, cells in matrix.rows.items():
-        tables = [read_csv(folder.experiment.run_dir(arm, seed) / "evaluation.csv") for seed in (0, 1, 2)]
-        own = next(cell.mean for cell in cells if cell.own)
-        assert own == pytest.approx(np.mean([t["return"].mean() for t in tables]), abs=1e-5)
-
-
 def test_a_reward_with_other_weights_is_named_by_what_differs(planned) -> None:
     arm = {"task": "HalfCheetah-v5", "algorithm": "sac", "env_steps": 30_000}
     folder = planned(arms={"a": arm, "b": {**arm, "reward_weights": {"cost_control": -0.5}}}).write_all()
