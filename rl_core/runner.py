@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_core import checkpoints, envs, evaluation
+from rl_core import KERNEL_PINS, checkpoints, envs, evaluation
 from rl_core import policy as policies
 from rl_core.algorithms import ALGORITHMS
 from rl_core.clock import Clock
@@ -344,7 +344,7 @@ class _Run:
             "device": "cpu",
             "learner_threads": self._settings.learner_threads,
             "collector_threads": self._settings.collector_threads,
-            "kernels": {name: os.environ.get(name) for name in ("MKL_CBWR", "OPENBLAS_CORETYPE")},
+            "kernels": {name: os.environ.get(name) for name in KERNEL_PINS},
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in ("torch", "numpy", "mujoco", "gymnasium")},
             "host": platform.node(),
