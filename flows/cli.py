@@ -120,6 +120,16 @@ def _verify(given: argparse.Namespace) -> int:
     return DONE if equal == len(found) else FAILED
 
 
+def _ui(given: argparse.Namespace) -> int:
+    from flows import environment, experiment
+
+    environment.use(given.directory)
+    loaded = experiment.load(given.directory)
+    from flows.ui import serve
+
+    return serve(loaded, port=given.port, report_port=given.report_port)
+
+
 def _init(given: argparse.Namespace) -> int:
     from flows import workspace
 
@@ -172,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
             "Exits with 1 if anything differs.",
         )
     )
+    ui = verb("ui", _ui, "serve the sweep as a form, its history and the report, until Ctrl-C")
+    ui.add_argument("--port", type=int, default=4200, metavar="N", help="of the Prefect UI (default: 4200)")
+    ui.add_argument("--report-port", type=int, default=4201, metavar="N", help="of the report (default: 4201)")
     init = verb("init", _init, "make a new experiment's folder", "It may lie in or outside the repository.")
     init.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     return parser

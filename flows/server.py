@@ -6,9 +6,9 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from flows.environment import SERVER_START_TIMEOUT_S
 from flows.experiment import STATE_FOLDER
@@ -16,6 +16,7 @@ from flows.processes import Processes
 from flows.stages import write_atomically
 
 HOST = "127.0.0.1"
+CALL_TIMEOUT_S = 10.0
 
 
 class ServerError(RuntimeError):
@@ -57,12 +58,21 @@ def _recorded(directory: Path) -> dict[str, object]:
 
 def healthy(api_url: str) -> bool:
     try:
-        # no proxy: the address is this machine's
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{api_url}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+        return call(api_url, "/health") is True
+    except OSError:
         return False
+
+
+def call(api_url: str, path: str, body: object = None) -> Any:
+    """Ask the server as its UI does: GET, or POST with a body; raise OSError if it does not answer well."""
+    request = urllib.request.Request(
+        api_url + path,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the address is this machine's
+    with opener.open(request, timeout=CALL_TIMEOUT_S) as answer:
+        return json.loads(answer.read())
 
 
 def free_port() -> int:

@@ -132,8 +132,8 @@ def _write_marker(path: Path, key: str, run_dir: Path, outputs: Sequence[str]) -
 
 
 def _marker(key: str, run_dir: Path, outputs: Sequence[str]) -> dict[str, object]:
-    files = [path for output in outputs for path in _files(run_dir / output)]
-    return {"key": key, "outputs": {str(path.relative_to(run_dir)): _sha256(path) for path in files}}
+    paths = [path for output in outputs for path in files(run_dir / output)]
+    return {"key": key, "outputs": {str(path.relative_to(run_dir)): _sha256(path) for path in paths}}
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -150,9 +150,11 @@ def _code_hashes(directory: Path, stage: str) -> dict[str, str]:
     hashes = {}
     for dep in _code_deps(directory, stage):
         root = Path(os.path.normpath(directory / dep))
-        for path in _files(root):
-            # names relative to the code, not to the folder: an experiment may be moved
-            hashes[str(path.relative_to(root.parent))] = _sha256(path)
+        for path in files(root):
+            # relative to the code, if it is ours: an experiment may be moved
+            known = path.is_relative_to(CODE_ROOT)
+            name = path.relative_to(CODE_ROOT) if known else os.path.relpath(path, directory)
+            hashes[str(name)] = _sha256(path)
     return hashes
 
 
@@ -172,7 +174,8 @@ def _code_deps(directory: Path, stage: str) -> list[str]:
     return [dep for dep in deps if isinstance(dep, str) and "${" not in dep]
 
 
-def _files(path: Path) -> list[Path]:
+def files(path: Path) -> list[Path]:
+    """Return the file, or all files in the folder, sorted; byte-code is none."""
     if path.is_file():
         return [path]
     found = sorted(item for item in path.rglob("*") if item.is_file())

@@ -56,13 +56,21 @@ def run(work: Work, stopper: Stopper) -> None:
 
 @flow(name="sweep", validate_parameters=True, persist_result=False)
 def sweep(
-    directory: Annotated[str, Field(description="The experiment's folder")] = ".",
-    arms: Annotated[list[str], Field(description="Arms to run, as patterns such as sac-*; none means all")] = [],  # noqa: B006
-    seeds: Annotated[list[int], Field(description="Seeds to run; none means all")] = [],  # noqa: B006
-    jobs: Annotated[int | None, Field(ge=1, description="Runs at a time; none means one for each core")] = None,
-    fresh: Annotated[bool, Field(description="Run again what is complete")] = False,
+    directory: str = ".",
+    arms: list[str] = [],  # noqa: B006
+    seeds: list[int] = [],  # noqa: B006
+    jobs: Annotated[int, Field(ge=1)] | None = None,
+    fresh: bool = False,
 ) -> None:
-    """Run what the experiment lacks, concurrently, then report."""
+    """Run what the experiment lacks, concurrently, then report.
+
+    Args:
+        directory: The experiment's folder.
+        arms: Arms to run, as patterns such as sac-*; none means all.
+        seeds: Seeds to run; none means all.
+        jobs: Runs at a time; none means one for each core.
+        fresh: Run again what is complete.
+    """
     logger = get_run_logger()
     given = _prepared.get()
     if given is None:

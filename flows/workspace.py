@@ -1,11 +1,10 @@
 """`init`: a new experiment's folder."""
 
-import os
 import sys
 from pathlib import Path
 
 from flows.experiment import PARAMS_FILE
-from flows.stages import CODE_ROOT, PIPELINE_FILE
+from flows.stages import CODE_ROOT, PIPELINE_FILE, files
 from rl_core.errors import SettingsError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -33,10 +32,15 @@ def initialise(directory: Path) -> None:
 
 def pipeline(directory: Path) -> str:
     """Return a dvc.yaml whose stages depend on the code that is running now."""
+    text = (TEMPLATES / PIPELINE_FILE).read_text()
     if directory.is_relative_to(CODE_ROOT):
         up = "../" * len(directory.relative_to(CODE_ROOT).parts)
-        code, scripts = up, f"$PWD/{up}.venv/bin"
-    else:
-        code, scripts = f"{CODE_ROOT}{os.sep}", str(Path(sys.prefix) / "bin")
-    text = (TEMPLATES / PIPELINE_FILE).read_text()
-    return text.replace("{{ code }}", code).replace("{{ scripts }}", scripts)
+        return text.replace("{{ code }}", up).replace("{{ scripts }}", f"$PWD/{up}.venv/bin")
+    lines = [line for written in text.splitlines() for line in _outside(written)]
+    return "\n".join(lines).replace("{{ scripts }}", str(Path(sys.prefix) / "bin")) + "\n"
+
+
+def _outside(line: str) -> list[str]:
+    """Name every file of the code: outside of its project DVC would take byte-code for a change."""
+    before, marker, name = line.partition("{{ code }}")
+    return [f"{before}{path}" for path in files(CODE_ROOT / name)] if marker else [line]
