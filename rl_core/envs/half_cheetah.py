@@ -39,7 +39,7 @@ class HalfCheetah(Task):
     terms = named_terms(reward_forward, cost_control, cost_power, cost_action_rate)
     rewards = {
         "standard": {"reward_forward": 1.0, "cost_control": -0.1},
-        "lean": {"reward_forward": 1.0, "cost_control": -0.1, "cost_power": -0.004},
+        "lean": {"reward_forward": 1.0, "cost_control": -0.1, "cost_power": -0.001},
     }
     yardsticks = named_yardsticks(
         Yardstick("distance", distance, unit="m", better="higher", reduce="sum"),
