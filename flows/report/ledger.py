@@ -87,7 +87,8 @@ def _ledger(task: Task, reward: Reward, arm: str, runs: Sequence[Run], *, points
 
     def over_training(column: str) -> Array:
         lines = [statistics.on_grid(grid, run.progress["env_steps"], _column(run.progress, column)) for run in runs]
-        return np.mean(np.stack(lines), axis=0)
+        mean: Array = np.mean(np.stack(lines), axis=0)
+        return mean
 
     def at_the_end(column: str) -> float:
         return float(np.mean([_column(run.progress, column)[-1] for run in runs]))
