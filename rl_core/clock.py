@@ -9,15 +9,19 @@ from datetime import UTC, datetime
 class Clock:
     """Seconds since the start, without the pauses between an interruption and its resume.
 
-    Active time is what remains of wall time without evaluations and checkpoints.
+    Active time is what remains of wall time without start-up, evaluations and checkpoints.
     """
 
     def __init__(self) -> None:
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.resumes = 0
-        self._spans = {"learner_wait_s": 0.0, "evaluation_s": 0.0, "checkpoint_s": 0.0}
+        self._spans = {"startup_s": 0.0, "learner_wait_s": 0.0, "evaluation_s": 0.0, "checkpoint_s": 0.0}
         self._earlier_s = 0.0
         self._start = time.perf_counter()
+
+    def ready(self) -> None:
+        """End the start-up: all time of this process so far belongs to it."""
+        self._spans["startup_s"] += time.perf_counter() - self._start
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -31,7 +35,7 @@ class Clock:
     def read(self) -> dict[str, float]:
         """Return wall_s, active_s and every span, in seconds, to the millisecond."""
         wall = self._earlier_s + time.perf_counter() - self._start
-        active = wall - self._spans["evaluation_s"] - self._spans["checkpoint_s"]
+        active = wall - sum(self._spans[name] for name in ("startup_s", "evaluation_s", "checkpoint_s"))
         return {name: round(s, 3) for name, s in {"wall_s": wall, "active_s": active, **self._spans}.items()}
 
     def state(self) -> dict[str, object]:

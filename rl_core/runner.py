@@ -194,6 +194,7 @@ class _Run:
         self._link.publish(0, self._learner.actor)
         self._display.message(_describe(self._settings, self._seed))
         self._link.wait_ready()
+        self._clock.ready()
         self._evaluate()
         self._request()
         self._receive()
@@ -211,6 +212,7 @@ class _Run:
         self._link.wait_ready()
         self._link.publish(self._turn.block, self._learner.actor)
         self._link.restore(_under("collector.", state.arrays), self._turn.env_steps)
+        self._clock.ready()
         self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
 
     # The verbs of the loop
