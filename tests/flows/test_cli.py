@@ -1,0 +1,190 @@
+"""What the command line promises."""
+
+import fcntl
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows import check, cli, experiment, status, verify, workspace
+from flows.stages import CODE_ROOT, train_key
+
+from .helpers import arm, dvc, flows, params, run
+
+VERBS = ("train", "evaluate", "report", "sweep", "status", "check", "verify", "ui", "init")
+
+
+def test_help_is_fast_and_loads_nothing_heavy() -> None:
+    code = """
+import sys
+from flows import cli
+try:
+    cli.main(["--help"])
+finally:
+    print(sorted({"torch", "prefect", "dvc", "numpy", "mujoco"} & set(sys.modules)))
+"""
+    started = time.monotonic()
+    result = run(sys.executable, "-c", code, folder=CODE_ROOT)
+    assert time.monotonic() - started < 1
+    assert result.stdout.endswith("[]\n")
+    for verb in VERBS:
+        assert re.search(rf"^    {verb} +\w", result.stdout, re.MULTILINE), verb
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([verb, "--help"])
+    assert ended.value.code == 0
+    assert f"python -m flows {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("order", [["-C", "{}", "status"], ["status", "-C", "{}"]])
+def test_the_folder_is_named_before_or_after_the_verb(
+    order: list[str], swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([word.format(swept) for word in order]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("plain")
+
+
+def test_a_complete_run_is_left_alone(swept: Path) -> None:
+    before = (swept / "runs/plain/0/timing.json").read_bytes()
+    result = flows("train", "plain", "0", folder=swept)
+    assert (result.returncode, result.stdout) == (0, "plain seed 0: already complete\n")
+    result = flows("evaluate", "plain", "0", folder=swept)
+    assert (result.returncode, result.stdout) == (0, "plain seed 0: already evaluated\n")
+    assert (swept / "runs/plain/0/timing.json").read_bytes() == before
+
+
+def test_two_trainings_of_one_run_do_not_write_at_once(folder: Callable[[str], Path]) -> None:
+    made = folder(params(plain=arm()))
+    lock = made / ".seedbed/locks/plain/0.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as file:
+        file.write("4711")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = flows("train", "plain", "0", folder=made)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: plain seed 0 is in use by process 4711;")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_evaluation_without_a_policy_is_one_clear_line(folder: Callable[[str], Path]) -> None:
+    result = flows("evaluate", "plain", "0", folder=folder(params(plain=arm())))
+    assert result.returncode == 1
+    assert "train it: python -m flows train plain 0" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_status_says_which_run_is_stale_and_why(copied: Path) -> None:
+    text = (copied / "params.yaml").read_text()
+    (copied / "params.yaml").write_text(text.replace("-0.01", "-0.02").replace("[0]", "[0, 1]"))
+    state = copied / ".seedbed/state/plain/1/status.json"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"state": "failed", "env_steps": 5, "env_steps_total": 9, "pid": 1, "reason": "loss is nan"}')
+    found = {(row.arm, row.seed): (row.state, row.detail) for row in status.states(experiment.load(copied))}
+    assert found == {
+        ("plain", 0): ("fresh", ""),
+        ("plain", 1): ("failed", "at 5 of 9 env steps: loss is nan"),
+        ("thrifty", 0): ("stale", "arms.thrifty modified"),
+        ("thrifty", 1): ("missing", ""),
+    }
+
+
+def test_check_shows_terms_weights_and_a_time_from_recorded_runs(swept: Path) -> None:
+    text = check.describe(experiment.load(swept))
+    assert re.search(r"cost_power +-0.01  Mechanical power", text)
+    assert re.search(r"time: about \d+ s a run \(from 1 recorded\)", text)
+    assert "all runs: about" in text
+
+
+def test_check_guesses_no_time_without_a_record(folder: Callable[[str], Path]) -> None:
+    text = check.describe(experiment.load(folder(params(plain=arm()))))
+    assert "no record of this arm yet" in text
+    assert "no estimate" in text
+
+
+def test_verify_finds_every_byte_equal_and_cleans_up(swept: Path) -> None:
+    result = flows("verify", "thrifty", "0", folder=swept)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "9 of 9 artifacts are equal" in result.stdout
+    assert not (swept / ".seedbed/verify/thrifty/0").exists()
+
+
+def test_verify_names_what_differs_first(copied: Path, swept: Path) -> None:
+    ours, theirs = copied / "runs/plain/0", swept / "runs/plain/0"
+    rows = (ours / "curve.csv").read_text().splitlines()
+    cells = rows[1].split(",")
+    cells[rows[0].split(",").index("return_mean")] = "1.5"
+    (ours / "curve.csv").unlink()
+    (ours / "curve.csv").write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
+    (ours / "policy.safetensors").unlink()
+    (ours / "policy.safetensors").write_bytes((ours / "checkpoints/0.safetensors").read_bytes())
+    found = {item.name: item.difference for item in verify.compare(ours, theirs) if item.difference}
+    assert set(found) == {"curve.csv", "policy.safetensors"}
+    assert found["curve.csv"].startswith("row 1, column return_mean: 1.5 recorded, ")
+    assert re.match(r"tensor [\w.]+: largest difference [\d.e-]+", found["policy.safetensors"])
+
+
+def test_init_refuses_a_folder_that_holds_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    assert cli.main(["init", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_new_experiment_is_valid_and_waits_to_be_run(tmp_path: Path) -> None:
+    workspace.initialise(tmp_path / "new")
+    result = flows("status", folder=tmp_path / "new")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("missing") == 6
+
+
+def test_a_new_experiment_within_git_needs_no_dvc_before(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    workspace.initialise(tmp_path / "new")
+    assert (tmp_path / "new/.dvc/config").is_file()
+    assert dvc("status", folder=tmp_path / "new").returncode == 0
+
+
+def test_the_repositorys_pipeline_is_the_one_that_init_writes() -> None:
+    assert (CODE_ROOT / "dvc.yaml").read_text() == workspace.pipeline(CODE_ROOT)
+
+
+def test_the_key_follows_code_settings_and_seed_but_no_byte_code(folder: Callable[[str], Path]) -> None:
+    made = folder(params(seeds="[0, 1]", plain=arm()))
+    (made / "tasks").mkdir()
+    (made / "tasks/mine.py").write_text("x = 1\n")
+    text = (made / "dvc.yaml").read_text()
+    (made / "dvc.yaml").write_text(
+        text.replace("    params:\n      - arms.", "      - tasks\n    params:\n      - arms.")
+    )
+
+    def key(seed: int = 0) -> str:
+        return train_key(experiment.load(made), "plain", seed)
+
+    first = key()
+    (made / "tasks/__pycache__").mkdir()
+    (made / "tasks/__pycache__/mine.pyc").write_text("")
+    assert key() == first
+    assert key(1) != first
+    (made / "tasks/mine.py").write_text("x = 2\n")
+    assert key() != first
+    (made / "tasks/mine.py").write_text("x = 1\n")
+    (made / "params.yaml").write_text(params(seeds="[0, 1]", plain=arm(weight=-3)))
+    assert key() != first
+
+
+def test_a_busy_port_is_one_clear_error(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        assert cli.main(["-C", str(swept), "ui", "--port", str(port)]) == 2
+    assert f"--port {port}: Address already in use" in capsys.readouterr().err
