@@ -1,0 +1,1 @@
+"""Measurements: one command per question, one JSON line at the end. See docs/benchmarks.md."""
