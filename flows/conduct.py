@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from flows import server
@@ -17,11 +18,13 @@ def conduct(experiment: Experiment, *, arms: Sequence[str], seeds: Sequence[int]
     stopper = Stopper(children, servers)
     stopper.arm()
     try:
-        work = Work.prepare(experiment, arms=arms, seeds=seeds, jobs=jobs, fresh=fresh)
-        work.processes = children
-        if work.plan.restored:
-            print(f"restored from the cache: {len(work.plan.restored)} stages")
-        page = _nothing_to_execute(work) if not work.todo else _execute(work, stopper, servers)
+        with Work.alone(experiment):
+            work = Work.prepare(experiment, arms=arms, seeds=seeds, jobs=jobs, fresh=fresh)
+            work.processes, work.progress = children, partial(print, flush=True)
+            work.say = work.progress
+            if work.plan.restored:
+                print(f"restored from the cache: {len(work.plan.restored)} stages")
+            page = _nothing_to_execute(work) if not work.todo else _execute(work, stopper, servers)
     except KeyboardInterrupt:
         children.stop_and_wait()
         return 128 + (stopper.signum or signal.SIGINT)

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -187,19 +187,22 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def _only_writer(experiment: Experiment, arm: str, seed: int) -> Iterator[None]:
-    """Hold the run's lock; raise TrainingError if another process does."""
+def _only_writer(experiment: Experiment, arm: str, seed: int) -> AbstractContextManager[None]:
     path = experiment.directory / STATE_FOLDER / "locks" / arm / f"{seed}.lock"
+    return exclusive(path, what=f"{arm} seed {seed}")
+
+
+@contextmanager
+def exclusive(path: Path, *, what: str) -> Iterator[None]:
+    """Hold a lock; raise TrainingError if another process does. The kernel drops it with its process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise TrainingError(
-                f"{arm} seed {seed} is in use by process {file.read().strip() or '(starting)'}; wait for it or stop it"
-            ) from None
+            holder = file.read().strip() or "(starting)"
+            raise TrainingError(f"{what} is in use by process {holder}; wait for it or stop it") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -21,6 +21,7 @@ from flows import environment, experiment, server
 from flows.processes import Processes
 from flows.work import Stopper, Work
 
+EVALUATED = "evaluation return"  # in the lines of a training that tell of progress
 FLUSH_TIMEOUT_S = 2.0
 
 _prepared: contextvars.ContextVar[tuple[Work, Stopper] | None] = contextvars.ContextVar("prepared", default=None)
@@ -71,31 +72,37 @@ def sweep(
         jobs: Runs at a time; none means one for each core.
         fresh: Run again what is complete.
     """
-    logger = get_run_logger()
     given = _prepared.get()
-    if given is None:
-        folder = Path(directory).resolve()
-        environment.use(folder)
-        work = Work.prepare(experiment.load(folder), arms=arms, seeds=seeds, jobs=jobs, fresh=fresh)
-        stopper = Stopper(work.processes, Processes())
-        stopper.arm(TerminationSignal)
-        work.say = logger.info
-    else:
+    if given is not None:
         work, stopper = given
         stopper.arm()
-        work.say = _both(work.say, logger.info)
-    try:
+        work.say = _both(work.say, get_run_logger().info)
         _execute(work)
+        return
+    folder = Path(directory).resolve()
+    environment.use(folder)
+    loaded = experiment.load(folder)
+    with Work.alone(loaded):
+        work = Work.prepare(loaded, arms=arms, seeds=seeds, jobs=jobs, fresh=fresh)
+        work.say = get_run_logger().info
+        Stopper(work.processes, Processes()).arm(TerminationSignal)
+        _execute(work)
+
+
+def _execute(work: Work) -> None:
+    try:
+        _run_all(work)
+        if work.todo or not work.plan.fresh:
+            _show(work, work.report())
+        else:
+            work.say(f"nothing to do: {len(work.selection.runs)} runs fresh")
     finally:
         work.processes.stop_and_wait()
     if work.problems:
         raise SweepFailed("; ".join(work.problems))
 
 
-def _execute(work: Work) -> None:
-    if not work.todo and work.plan.fresh:
-        work.say(f"nothing to do: {len(work.selection.runs)} runs fresh")
-        return
+def _run_all(work: Work) -> None:
     _current.set(work)
     runner: ThreadPoolTaskRunner[None] = ThreadPoolTaskRunner(max_workers=work.jobs)
     with runner:
@@ -106,20 +113,27 @@ def _execute(work: Work) -> None:
         while pending:
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             work.record([pending.pop(future) for future in done])
-    _show(work, work.report())
 
 
 @task(task_run_name="{arm} seed {seed}", cache_policy=NO_CACHE, persist_result=False)
 def run_one(arm: str, seed: int) -> None:
     """Run one run's commands; the task fails if they do."""
-    outcome = _current.get().execute(arm, seed, line=get_run_logger().info)
+    work, logger = _current.get(), get_run_logger()
+
+    def heard(line: str) -> None:
+        logger.info(line)
+        if EVALUATED in line:
+            work.progress(f"      {arm} seed {seed}: {line.strip()}")
+
+    outcome = work.execute(arm, seed, line=heard)
     if outcome.failed:
         raise RunFailed(f"{arm} seed {seed} failed (exit {outcome.exit_code}); log: {outcome.log}")
 
 
 def _show(work: Work, page: Path) -> None:
     """Put the results where the UI shows them."""
-    create_table_artifact(table=work.rows, key="runs", description="The runs of this sweep")
+    if work.rows:
+        create_table_artifact(table=work.rows, key="runs", description="The runs of this sweep")
     report_url = server.report_url(work.experiment.directory)
     if report_url:
         create_link_artifact(link=report_url, link_text="The report", key="report")

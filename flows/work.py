@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import FrameType
 from flows import versioning
 from flows.experiment import STATE_FOLDER, Experiment
 from flows.processes import KILL_AFTER_S, Processes, Stopped
-from flows.stages import evaluation_marker, train_marker
+from flows.stages import evaluation_marker, exclusive, train_marker
 from flows.versioning import Plan, RunPlan, VersioningError
 from rl_core.errors import SettingsError
 from rl_core.wording import nearest
@@ -73,6 +74,7 @@ class Work:
     todo: tuple[RunPlan, ...]
     jobs: int
     say: Callable[[str], None] = print
+    progress: Callable[[str], None] = lambda line: None  # noqa: ARG005
     processes: Processes = field(default_factory=Processes)
     recorded: set[tuple[str, int]] = field(default_factory=set)
     outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
@@ -107,6 +109,12 @@ class Work:
             jobs=jobs or len(os.sched_getaffinity(0)),
             recorded={(run.arm, run.seed) for run in plan.runs if run.fresh and run not in todo},
         )
+
+    @staticmethod
+    def alone(experiment: Experiment) -> AbstractContextManager[None]:
+        """Keep any other sweep of the experiment out; raise TrainingError if there is one."""
+        path = experiment.directory / STATE_FOLDER / "locks" / "sweep.lock"
+        return exclusive(path, what=f"a sweep of {experiment.directory}")
 
     @property
     def complete(self) -> bool:

@@ -1,5 +1,6 @@
 """What a sweep promises, on a real experiment."""
 
+import fcntl
 import json
 import os
 import re
@@ -149,3 +150,24 @@ def test_a_killed_sweep_leaves_no_orphan(folder: Callable[[str], Path]) -> None:
     os.kill(sweep.pid, signal.SIGKILL)
     sweep.communicate()
     wait_for(lambda: not processes_in(made), timeout_s=8)
+
+
+def test_a_fresh_sweep_runs_what_is_complete_again(copied: Path, swept: Path) -> None:
+    result = flows("sweep", "--fresh", "--arm", "pl*", folder=copied)
+    assert result.returncode == 0, result.stdout
+    assert "[1/1] plain seed 0: trained in" in result.stdout
+    assert "plain seed 0: 400 / 400 env steps: evaluation return" in result.stdout
+    again, before = copied / "runs/plain/0", swept / "runs/plain/0"
+    assert (again / "policy.safetensors").read_bytes() == (before / "policy.safetensors").read_bytes()
+    assert (again / "timing.json").read_bytes() != (before / "timing.json").read_bytes()
+    assert dvc("status", folder=copied).stdout.strip() == CLEAN
+
+
+def test_two_sweeps_of_one_experiment_do_not_run_at_once(copied: Path) -> None:
+    lock = copied / ".seedbed/locks/sweep.lock"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = flows("sweep", folder=copied)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: a sweep of {copied} is in use by process")
+    assert result.stderr.count("\n") == 1
