@@ -8,12 +8,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dpath
 from dvc.dependency import Dependency, ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
@@ -169,15 +171,43 @@ class _Project:
 
         self.repo = repo
         self.directory = directory
-        self._stages: Mapping[str, PipelineStage] = load_file(repo, str(directory / PIPELINE_FILE)).stages
+        self._file = load_file(repo, str(directory / PIPELINE_FILE))
+        self._stages: Mapping[str, PipelineStage] = self._file.stages
         self._loaded: dict[str, PipelineStage] = {}
         self._entries: dict[str, Any] = {}
-        self._code_hashes: dict[str, str] = {}
+        self._read: dict[str, Any] = {}
 
     def stage(self, name: str) -> PipelineStage:
         if name not in self._loaded:
-            self._loaded[name] = self._stages[name]
+            stage = self._stages[name]
+            for dep in stage.deps:
+                self._read_once(dep)
+            self._loaded[name] = stage
         return self._loaded[name]
+
+    def _read_once(self, dep: Dependency) -> None:
+        """Let all stages share what DVC would read again for each: params.yaml, and the hashes of the code."""
+        if isinstance(dep, ParamsDependency):
+            dep.read_params = partial(self._params, dep.fs_path, tuple(dep.params))
+        elif not self._is_output(dep):
+            dep.get_hash = partial(self._hash, dep.fs_path, dep.get_hash)
+
+    def _params(self, path: str, keys: Sequence[str], **_: object) -> dict[str, Any]:
+        if path not in self._read:
+            self._read[path] = load_yaml(path)
+        values = {}
+        for key in keys:
+            with suppress(KeyError):
+                values[key] = dpath.get(self._read[path], key, separator=".")
+        return values
+
+    def _hash(self, path: str, compute: Callable[[], Any]) -> Any:
+        if path not in self._read:
+            self._read[path] = compute()
+        return self._read[path]
+
+    def _is_output(self, dep: Dependency) -> bool:
+        return Path(dep.fs_path).is_relative_to(self.directory / "runs")
 
     def reload(self, name: str) -> PipelineStage:
         self._loaded.pop(name, None)
@@ -193,14 +223,9 @@ class _Project:
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
                 values[dep.def_path] = dep.read_params()
-            elif not Path(dep.fs_path).is_relative_to(self.directory / "runs"):
-                values[dep.def_path] = self._code_hash(dep)
+            elif not self._is_output(dep):
+                values[dep.def_path] = dep.get_hash().value if dep.exists else "missing"
         return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
-
-    def _code_hash(self, dep: Dependency) -> str:
-        if dep.fs_path not in self._code_hashes:
-            self._code_hashes[dep.fs_path] = dep.get_hash().value if dep.exists else "missing"
-        return self._code_hashes[dep.fs_path]
 
     def save(self, stage: PipelineStage) -> None:
         """Take the stage's outputs into the cache and remember its lock entry."""
@@ -213,12 +238,12 @@ class _Project:
         """Write the new entries, all in the order of dvc.yaml: execution order leaves no trace."""
         if not self._entries:
             return
-        path = self.directory / LOCK_FILE
-        lock: dict[str, Any] = load_yaml(str(path)) if path.exists() else {"schema": "2.0"}
+        lock: dict[str, Any] = {"schema": "2.0", **self._file.lockfile_contents}
         entries = {**lock.get("stages", {}), **self._entries}
         order = {name: position for position, name in enumerate(self._stages)}
         names = sorted(entries, key=lambda name: order.get(name, len(order)))
-        write_atomically(path, dumps_yaml({**lock, "stages": {name: entries[name] for name in names}}))
+        text = dumps_yaml({**lock, "stages": {name: entries[name] for name in names}})
+        write_atomically(self.directory / LOCK_FILE, text)
 
 
 @contextmanager
