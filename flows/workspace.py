@@ -8,6 +8,7 @@ from flows.stages import CODE_ROOT, PIPELINE_FILE, files
 from rl_core.errors import SettingsError
 
 TEMPLATES = Path(__file__).parent / "templates"
+PIPELINE_TEMPLATE = "pipeline.yaml"  # DVC takes every dvc.yaml in the repository for one of its own
 GIT_IGNORED = ("/.seedbed/", "/report/", "/runs/")
 DVC_IGNORED = ("__pycache__", "*.pyc")
 
@@ -32,7 +33,7 @@ def initialise(directory: Path) -> None:
 
 def pipeline(directory: Path) -> str:
     """Return a dvc.yaml whose stages depend on the code that is running now."""
-    text = (TEMPLATES / PIPELINE_FILE).read_text()
+    text = (TEMPLATES / PIPELINE_TEMPLATE).read_text()
     if directory.is_relative_to(CODE_ROOT):
         up = "../" * len(directory.relative_to(CODE_ROOT).parts)
         return text.replace("{{ code }}", up).replace("{{ scripts }}", f"$PWD/{up}.venv/bin")

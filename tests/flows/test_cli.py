@@ -2,6 +2,7 @@
 
 import fcntl
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -155,6 +156,22 @@ def test_a_new_experiment_within_git_needs_no_dvc_before(tmp_path: Path) -> None
 
 def test_the_repositorys_pipeline_is_the_one_that_init_writes() -> None:
     assert (CODE_ROOT / "dvc.yaml").read_text() == workspace.pipeline(CODE_ROOT)
+
+
+def test_dvc_reads_the_repositorys_pipeline_in_a_bare_copy(tmp_path: Path) -> None:
+    for name in ("rl_core", "flows", ".dvcignore", "dvc.yaml", "params.yaml", ".dvc/config", ".gitignore"):
+        source, target = CODE_ROOT / name, tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    result = dvc("stage", "list", "--name-only", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    loaded = experiment.load(tmp_path)
+    grid = [f"{stage}@{arm}-{seed}" for stage in ("train", "evaluate") for arm, seed in loaded.runs]
+    assert result.stdout.split() == [*grid, "report"]
 
 
 def test_the_key_follows_code_settings_and_seed_but_no_byte_code(folder: Callable[[str], Path]) -> None:
