@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _fail(str(error), WRONG_INPUT)
     except Interrupted as interruption:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 128 + interruption.signum
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
