@@ -83,13 +83,13 @@ class Case:
 class Laboratory:
     """A scratch folder with one undisturbed experiment and, in turn, disturbed ones."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, arms: Sequence[str]) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.reference = self.experiment("reference")
-        for arm in ARMS:
+        for arm in arms:
             for verb in ("train", "evaluate"):
                 ended = self.run(self.reference, verb, arm)
                 if ended.returncode:
@@ -175,18 +175,24 @@ class Laboratory:
         return {**os.environ, "TMPDIR": str(self.temporary), MARK: self.mark}
 
 
+Maker = Callable[[Laboratory, Path], Case]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite; return 0 if every case passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, metavar="N", help="killed runs (default 50)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the random moments (default 0)")
+    parser.add_argument("--kills-only", action="store_true", help="leave out full disk, damage and the rest")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder and keep it")
     given = parser.parse_args(arguments)
     folder = given.keep or Path(tempfile.mkdtemp(prefix="seedbed-faults-"))
     folder.mkdir(exist_ok=True)
     shared_before = set(Path("/dev/shm").iterdir())
     try:
-        cases = list(_cases(Laboratory(folder), random.Random(given.seed), given.kills))
+        arms = ARMS[: given.kills] if given.kills_only else ARMS
+        makers = _makers(random.Random(given.seed), given.kills, kills_only=given.kills_only)
+        cases = list(_cases(Laboratory(folder, arms), makers))
     finally:
         if given.keep is None:
             shutil.rmtree(folder)
@@ -203,9 +209,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if passed else 1
 
 
-def _cases(laboratory: Laboratory, rng: random.Random, kills: int) -> Iterator[Case]:
+def _makers(rng: random.Random, kills: int, *, kills_only: bool) -> list[Maker]:
     makers = [_killed(number, rng) for number in range(kills)]
-    makers += [_full_disk, _unwritable, _damaged("cut"), _damaged("flipped"), _damaged("both"), _clock_set_back]
+    if not kills_only:
+        makers += [_full_disk, _unwritable, _damaged("cut"), _damaged("flipped"), _damaged("both"), _clock_set_back]
+    return makers
+
+
+def _cases(laboratory: Laboratory, makers: list[Maker]) -> Iterator[Case]:
     for number, maker in enumerate(makers):
         experiment = laboratory.experiment(f"case-{number}")
         case = maker(laboratory, experiment)
@@ -213,9 +224,6 @@ def _cases(laboratory: Laboratory, rng: random.Random, kills: int) -> Iterator[C
         if case.passed:
             shutil.rmtree(experiment)
         yield case
-
-
-Maker = Callable[[Laboratory, Path], Case]
 
 
 def _killed(number: int, rng: random.Random) -> Maker:
