@@ -44,8 +44,9 @@ class CollectorPlan:
 def main(plan: CollectorPlan, connection: Connection) -> None:
     """Serve the learner's turns until it says close or is gone. An exception is sent to the learner."""
     _die_with_parent(plan.parent_pid)
-    # A terminal's Ctrl-C reaches the whole process group; the learner decides when the collector ends.
+    # A signal to the whole process group, such as a terminal's Ctrl-C: the learner decides when the collector ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     try:
         Collector(plan).serve(connection)
