@@ -6,8 +6,10 @@ import shlex
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 Verb = Callable[[argparse.Namespace], int]
@@ -20,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rl_core.errors import Interrupted, SettingsError
 
     verb: Verb = given.run
+    warnings.showwarning = _warn
     if os.environ.get("DVC_STAGE"):
         from flows.processes import die_with_parent
 
@@ -38,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:  # noqa: BLE001 - any failure is one clear line
         return _fail(_with_traceback(given, error), FAILED)
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _fail(message: str, code: int) -> int:
@@ -134,7 +141,7 @@ def _ui(given: argparse.Namespace) -> int:
 def _init(given: argparse.Namespace) -> int:
     from flows import workspace
 
-    workspace.initialise(given.folder)
+    workspace.initialise(given.folder, params=given.params)
     print(f"{given.folder}: edit params.yaml, then run: python -m flows -C {shlex.quote(str(given.folder))} sweep")
     return DONE
 
@@ -188,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     ui.add_argument("--report-port", type=int, default=4201, metavar="N", help="of the report (default: 4201)")
     init = verb("init", _init, "make a new experiment's folder", "It may lie in or outside the repository.")
     init.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
+    init.add_argument("--params", metavar="FILE", type=Path, help="start from this params.yaml, not from the starter")
     return parser
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from flows.environment import SERVER_START_TIMEOUT_S
 from flows.experiment import STATE_FOLDER
 from flows.processes import Processes
-from flows.stages import write_atomically
+from rl_core.files import write_json
 
 HOST = "127.0.0.1"
 CALL_TIMEOUT_S = 10.0
@@ -37,7 +37,7 @@ def report_url(directory: Path) -> str | None:
 
 def record(directory: Path, *, api_url: str, report_url: str) -> None:
     entry = {"api_url": api_url, "report_url": report_url}
-    write_atomically(_record(directory), json.dumps(entry) + "\n")
+    write_json(_record(directory), entry)
 
 
 def forget(directory: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from flows.experiment import PARAMS_FILE, STATE_FOLDER, Experiment
 from rl_core.errors import SettingsError, TrainingError
+from rl_core.files import write_json
 
 CODE_ROOT = Path(__file__).resolve().parent.parent
 PIPELINE_FILE = "dvc.yaml"
@@ -128,21 +129,12 @@ def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -
 
 def _write_marker(path: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(_marker(key, run_dir, outputs), indent=1, sort_keys=True) + "\n")
+    write_json(path, _marker(key, run_dir, outputs))
 
 
 def _marker(key: str, run_dir: Path, outputs: Sequence[str]) -> dict[str, object]:
     paths = [path for output in outputs for path in files(run_dir / output)]
     return {"key": key, "outputs": {str(path.relative_to(run_dir)): _sha256(path) for path in paths}}
-
-
-def write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _code_hashes(directory: Path, stage: str) -> dict[str, str]:

@@ -54,13 +54,18 @@ def _under_way(path: Path) -> tuple[str, str] | None:
     try:
         said = json.loads(path.read_text())
         state, pid = str(said["state"]), int(said["pid"])
-        progress = f"at {said['env_steps']:,} of {said['env_steps_total']:,} env steps"
+        progress = f"at {said['env_steps']:,} of {said['env_steps_total']:,} env steps, {_megabytes(path.parent)} MB"
     except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError):
         return None
     reason = str(said.get("reason", "")).partition("\n")[0]
     if state == "running" and not _alive(pid):
         return "interrupted", f"{progress}: its process was killed"
     return state, f"{progress}: {reason}" if reason else progress
+
+
+def _megabytes(folder: Path) -> int:
+    """Disk that the resumable state holds."""
+    return round(sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e6)
 
 
 def _alive(pid: int) -> bool:

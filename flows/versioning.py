@@ -36,9 +36,9 @@ from flows.stages import (
     is_complete,
     train_key,
     train_marker,
-    write_atomically,
 )
 from rl_core.errors import SettingsError
+from rl_core.files import write_atomic
 
 REPORT = "report"
 LOCK_FILE = "dvc.lock"
@@ -243,7 +243,7 @@ class _Project:
         order = {name: position for position, name in enumerate(self._stages)}
         names = sorted(entries, key=lambda name: order.get(name, len(order)))
         text = dumps_yaml({**lock, "stages": {name: entries[name] for name in names}})
-        write_atomically(self.directory / LOCK_FILE, text)
+        write_atomic(self.directory / LOCK_FILE, text.encode())
 
 
 @contextmanager

@@ -13,8 +13,15 @@ GIT_IGNORED = ("/.seedbed/", "/report/", "/runs/")
 DVC_IGNORED = ("__pycache__", "*.pyc")
 
 
-def initialise(directory: Path) -> None:
-    """Make `directory` an experiment that any verb can run; refuse a folder that holds something."""
+def initialise(directory: Path, *, params: Path | None = None) -> None:
+    """Make `directory` an experiment that any verb can run, with a copy of `params` or of the starter.
+
+    Raises:
+        SettingsError: the folder holds something, or `params` cannot be read.
+    """
+    source = params or TEMPLATES / PARAMS_FILE
+    if not source.is_file():
+        raise SettingsError(f"--params {source}: no such file")
     if directory.exists() and not directory.is_dir():
         raise SettingsError(f"{directory}: is a file; name a new folder")
     if directory.is_dir() and any(directory.iterdir()):
@@ -25,7 +32,7 @@ def initialise(directory: Path) -> None:
     from flows import versioning
 
     versioning.initialise(directory)
-    (directory / PARAMS_FILE).write_text((TEMPLATES / PARAMS_FILE).read_text())
+    (directory / PARAMS_FILE).write_bytes(source.read_bytes())
     (directory / PIPELINE_FILE).write_text(pipeline(directory))
     (directory / ".gitignore").write_text("\n".join(GIT_IGNORED) + "\n")
     (directory / ".dvcignore").write_text("\n".join(DVC_IGNORED) + "\n")

@@ -43,6 +43,8 @@ from rl_core.state import TrainingState
 from rl_core.stopping import Stop, stop_signals
 
 _ROWS_PER_GATHER = 8_192  # rows drawn from the ring at once; bounds the memory of a long block
+_CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
+_TABLE_ROW_BYTES = 4_000
 _EVALUATION_FILES = ("evaluation.csv", "evaluation.json")
 
 
@@ -150,6 +152,8 @@ class _Run:
         work = folder / "work"
         (work / "checkpoints").mkdir(parents=True, exist_ok=True)
         layout = ring_layout(settings, obs_dim=obs_dim, action_dim=action_dim)
+        if resumed is None:
+            _require_disk(folder, self._disk_bytes(layout))
         self._ring = ReplayRing(folder / "replay.bin", layout)
         lengths = resumed.info["recorder"]["lengths"] if resumed else {}
         with ExitStack() as opened:
@@ -161,6 +165,13 @@ class _Run:
                 closing(CollectorLink(settings, seed, layout=layout, folder=folder, actor=self._learner.actor))
             )
             self._opened = opened.pop_all()
+
+    def _disk_bytes(self, layout: Layout) -> int:
+        """Ring, three checkpoints (two kept, one being written) and a policy per evaluation, tables included."""
+        state = sum(tensor.nbytes for tensor in self._algorithm.state(self._learner).values())
+        actor = sum(tensor.nbytes for tensor in self._learner.actor.values())
+        snapshots = 2 + self._budget // self._settings.eval_interval
+        return layout.size_bytes + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
 
     def to_the_end(self, stop: Stop, status: "_Status") -> dict[str, Any]:
         """Run the loop; leave every artifact but timing.json in the work folder. Returns the summary."""
@@ -374,6 +385,12 @@ class _Status:
 def _dimensions(task: Task) -> tuple[int, int]:
     env = VectorEnv(task, weights={}, num_envs=1, streams=np.random.SeedSequence(0))
     return env.observation_dim, env.action_dim
+
+
+def _require_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise TrainingError(f"{folder}: the run needs {needed / 1e6:.0f} MB of disk, {free / 1e6:.0f} MB are free")
 
 
 def _portions(total: int, largest: int) -> Iterator[int]:

@@ -89,10 +89,11 @@ def test_status_says_which_run_is_stale_and_why(copied: Path) -> None:
     state = copied / ".seedbed/state/plain/1/status.json"
     state.parent.mkdir(parents=True)
     state.write_text('{"state": "failed", "env_steps": 5, "env_steps_total": 9, "pid": 1, "reason": "loss is nan"}')
+    (state.parent / "replay.bin").write_bytes(bytes(2_000_000))
     found = {(row.arm, row.seed): (row.state, row.detail) for row in status.states(experiment.load(copied))}
     assert found == {
         ("plain", 0): ("fresh", ""),
-        ("plain", 1): ("failed", "at 5 of 9 env steps: loss is nan"),
+        ("plain", 1): ("failed", "at 5 of 9 env steps, 2 MB: loss is nan"),
         ("thrifty", 0): ("stale", "arms.thrifty modified"),
         ("thrifty", 1): ("missing", ""),
     }
@@ -131,6 +132,16 @@ def test_verify_names_what_differs_first(copied: Path, swept: Path) -> None:
     assert set(found) == {"curve.csv", "policy.safetensors"}
     assert found["curve.csv"].startswith("row 1, column return_mean: 1.5 recorded, ")
     assert re.match(r"tensor [\w.]+: largest difference [\d.e-]+", found["policy.safetensors"])
+
+
+def test_init_copies_the_params_it_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = tmp_path / "mine.yaml"
+    given.write_text((CODE_ROOT / "params" / "half-cheetah-100k.yaml").read_text())
+    assert cli.main(["init", str(tmp_path / "new"), "--params", str(given)]) == 0
+    assert len(experiment.load(tmp_path / "new").runs) == 20
+    assert cli.main(["init", str(tmp_path / "other"), "--params", str(tmp_path / "no.yaml")]) == 2
+    assert not (tmp_path / "other").exists()
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_init_refuses_a_folder_that_holds_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -221,3 +222,12 @@ def test_an_evaluation_of_another_policy_does_not_outlive_it(tmp_path: Path) -> 
 
 def test_an_interruption_carries_its_signal() -> None:
     assert Interrupted(signal.SIGTERM).signum == signal.SIGTERM
+
+
+def test_too_little_disk_is_one_clear_error_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with pytest.raises(TrainingError, match=r"the run needs \d+ MB of disk, 1 MB are free"):
+        train(tmp_path)
+    assert not (tmp_path / "state" / "replay.bin").exists()
