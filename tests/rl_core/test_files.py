@@ -1,7 +1,10 @@
 """What is written is whole or absent, and what a stranger wrote is read as numbers or refused."""
 
+import hashlib
+import io
 import json
 import pickle
+import zipfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,13 @@ class _Exploit:
         return (Path.touch, ("/nonexistent/never",))
 
 
+def _zip_bomb() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data.pkl", bytes(50_000_000))
+    return packed.getvalue()
+
+
 def hostile(tmp_path: Path) -> dict[str, bytes]:
     whole = policy.to_bytes(actor(), METADATA)
     good = {f"actor.{name}": tensor for name, tensor in actor().items()}
@@ -59,6 +69,7 @@ def hostile(tmp_path: Path) -> dict[str, bytes]:
     return {
         "empty": b"",
         "pickle": pickle.dumps(_Exploit()),
+        "zip bomb": _zip_bomb(),
         "cut off": whole[:-50],
         "oversized header": (2**62).to_bytes(8, "little") + b"{}",
         "no metadata": bytes(safetensors.torch.save(good)),
@@ -99,13 +110,16 @@ def test_compare_names_every_leaf_that_differs() -> None:
     assert state.compare(a, b) == ["y", "z", "info.m"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "pickle"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "pickle", "zip bomb", "oversized header"])
 def test_a_damaged_checkpoint_is_recognised(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "s"
     state.save(path, TrainingState({"x": np.zeros(100)}, {}))
     raw = bytearray(path.read_bytes())
     raw[-5] ^= damage == "flip"
-    content = {"cut": raw[:-9], "flip": raw, "empty": b"", "pickle": pickle.dumps(_Exploit())}[damage]
+    others = {"empty": b"", "pickle": pickle.dumps(_Exploit()), "zip bomb": _zip_bomb()}
+    header = (2**62).to_bytes(8, "little") + b"{}"
+    signed = hashlib.sha256(header).hexdigest().encode() + b"\n" + header  # a stranger can compute checksums too
+    content = {"cut": raw[:-9], "flip": raw, "oversized header": signed, **others}[damage]
     path.write_bytes(bytes(content))
     with pytest.raises(state.DamagedCheckpoint, match=str(path)):
         state.load(path)

@@ -4,6 +4,8 @@ import csv
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -54,6 +56,18 @@ def test_same_seed_same_bytes_and_another_seed_differs(tmp_path: Path, algorithm
     train(tmp_path / "c", seed=1, **arm)
     other = artifacts(tmp_path / "c")
     assert {name for name in first if other[name] == first[name]} == set()
+
+
+def test_a_loaded_machine_changes_no_byte(tmp_path: Path) -> None:
+    train(tmp_path / "quiet")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        train(tmp_path / "loaded")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert artifacts(tmp_path / "loaded") == artifacts(tmp_path / "quiet")
 
 
 def test_pipelined_and_lockstep_learn_from_different_data(tmp_path: Path) -> None:
