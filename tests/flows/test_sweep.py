@@ -140,7 +140,7 @@ def test_a_stopped_sweep_is_gone_in_five_seconds_and_keeps_what_it_finished(
     assert processes_in(copied) == []
     lines = flows("status", folder=copied).stdout.splitlines()
     assert [line.split()[2] for line in lines[1:4]] == ["fresh"] * 3
-    assert re.match(r"long +0 +interrupted  at [\d,]+ of 100,000 env steps: SIG", lines[4])
+    assert re.match(r"long +0 +interrupted  at [\d,]+ of 100,000 env steps, \d+ MB: SIG", lines[4])
 
 
 def test_a_killed_sweep_leaves_no_orphan(folder: Callable[[str], Path]) -> None:
