@@ -9,22 +9,18 @@ collector and counter as after chunk k + 1. The ring is its own checkpoint: its 
 kept checkpoint can sample.
 """
 
-import os
-import platform
-import resource
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rl_core import KERNEL_PINS, checkpoints, envs, evaluation
+from rl_core import artifacts, checkpoints, envs, evaluation
 from rl_core import policy as policies
 from rl_core.algorithms import ALGORITHMS
 from rl_core.clock import Clock
@@ -45,7 +41,6 @@ from rl_core.stopping import Stop, stop_signals
 _ROWS_PER_GATHER = 8_192  # rows drawn from the ring at once; bounds the memory of a long block
 _CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
 _TABLE_ROW_BYTES = 4_000
-_EVALUATION_FILES = ("evaluation.csv", "evaluation.json")
 
 
 def train(
@@ -79,7 +74,7 @@ def train(
     """
     torch.set_num_threads(settings.learner_threads)
     state_dir.mkdir(parents=True, exist_ok=True)
-    status = _Status(state_dir / "status.json", settings)
+    status = artifacts.Status(state_dir / "status.json", settings)
     try:
         with stop_signals() as stop:
             resumed = None if fresh else checkpoints.latest(state_dir, key)
@@ -89,6 +84,7 @@ def train(
             with closing(_Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed)) as run:
                 summary = run.to_the_end(stop, status)
             write_json(state_dir / "work" / "timing.json", run.timing(provenance))
+        artifacts.publish(state_dir / "work", run_dir)
     except Interrupted as interruption:
         status.write("interrupted", reason=signal.Signals(interruption.signum).name)
         raise
@@ -97,7 +93,6 @@ def train(
         if isinstance(error, OSError):
             raise TrainingError(f"{state_dir}: {error}") from error
         raise
-    _publish_artifacts(state_dir / "work", run_dir)
     checkpoints.remove_all(state_dir)  # first, so that a removal cut short leaves nothing that seems resumable
     shutil.rmtree(state_dir)
     return summary
@@ -173,7 +168,7 @@ class _Run:
         snapshots = 2 + self._budget // self._settings.eval_interval
         return layout.size_bytes + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
 
-    def to_the_end(self, stop: Stop, status: "_Status") -> dict[str, Any]:
+    def to_the_end(self, stop: Stop, status: artifacts.Status) -> dict[str, Any]:
         """Run the loop; leave every artifact but timing.json in the work folder. Returns the summary."""
         if self._resumed is None:
             self._start()
@@ -259,7 +254,7 @@ class _Run:
     def _publish(self) -> None:
         self._link.publish(self._turn.block, self._learner.actor)
 
-    def _log_if_due(self, status: "_Status") -> None:
+    def _log_if_due(self, status: artifacts.Status) -> None:
         if not self._passed(self._settings.log_interval):
             return
         turn, updates, times = self._turn, self._learner.updates, self._clock.read()
@@ -353,33 +348,15 @@ class _Run:
             **times,
             "env_steps_per_s": round(self._turn.env_steps / times["active_s"], 1),
             "updates_per_s": round(self._learner.updates / times["active_s"], 1),
-            "peak_memory_mb": _peak_memory_mb(),
+            "peak_memory_mb": artifacts.peak_memory_mb(),
             "device": "cpu",
             "learner_threads": self._settings.learner_threads,
             "collector_threads": self._settings.collector_threads,
-            "kernels": {name: os.environ.get(name) for name in KERNEL_PINS},
-            "versions": {"python": platform.python_version()}
-            | {name: version(name) for name in ("torch", "numpy", "mujoco", "gymnasium")},
-            "host": platform.node(),
-            "cpu": _cpu_name(),
+            **artifacts.machine(),
             "started_at": self._clock.started_at,
             "resume_count": self._clock.resumes,
             "provenance": dict(provenance),
         }
-
-
-class _Status:
-    """status.json: what can be said of a run that has no artifacts yet."""
-
-    def __init__(self, path: Path, settings: RunSettings) -> None:
-        self._path = path
-        self._total = settings.vector_steps * settings.num_envs
-        self._env_steps = 0
-
-    def write(self, state: str, *, env_steps: int | None = None, reason: str | None = None) -> None:
-        self._env_steps = self._env_steps if env_steps is None else env_steps
-        content = {"state": state, "env_steps": self._env_steps, "env_steps_total": self._total, "pid": os.getpid()}
-        write_json(self._path, content | ({"reason": reason} if reason else {}))
 
 
 def _dimensions(task: Task) -> tuple[int, int]:
@@ -418,41 +395,3 @@ def _describe(settings: RunSettings, seed: int) -> str:
         f"environments, {settings.updates_each_vector_step} updates per vector step; "
         f"reward {settings.reward}: {weights}"
     )
-
-
-def _publish_artifacts(work: Path, run_dir: Path) -> None:
-    """Put the finished artifacts into place. An evaluation of another policy is removed with that policy."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    old, new = run_dir / "policy.safetensors", work / "policy.safetensors"
-    if not old.exists() or old.read_bytes() != new.read_bytes():
-        for name in _EVALUATION_FILES:
-            (run_dir / name).unlink(missing_ok=True)
-    for path in sorted(work.iterdir()):
-        _copy_into(path, run_dir)
-
-
-def _copy_into(source: Path, folder: Path) -> None:
-    """Copy a file or a folder under a temporary name, then rename it over the old one.
-
-    A copy, not a move: a run killed in here still has all it needs to resume and publish again.
-    """
-    target, temporary = folder / source.name, folder / f".{source.name}.tmp"
-    if source.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary)
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        shutil.copyfile(source, temporary)
-    temporary.replace(target)
-
-
-def _peak_memory_mb() -> float:
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round((peak_kb + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024, 1)
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
