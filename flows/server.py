@@ -16,6 +16,7 @@ from flows.processes import Processes
 from rl_core.files import write_json
 
 HOST = "127.0.0.1"
+DEFAULT_PORT, DEFAULT_REPORT_PORT = 4200, 4201
 CALL_TIMEOUT_S = 10.0
 
 
@@ -29,10 +30,10 @@ def running_url(directory: Path) -> str | None:
     return url if isinstance(url, str) and healthy(url) else None
 
 
-def report_url(directory: Path) -> str | None:
-    """Return the address at which the experiment's `ui` shows the report, if it runs."""
+def report_url(directory: Path) -> str:
+    """Return the address at which the experiment's `ui` shows the report, or will by default when it runs."""
     url = _recorded(directory).get("report_url")
-    return url if isinstance(url, str) and running_url(directory) else None
+    return url if isinstance(url, str) and running_url(directory) else f"http://{HOST}:{DEFAULT_REPORT_PORT}/"
 
 
 def record(directory: Path, *, api_url: str, report_url: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from prefect import flow, task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events.worker import EventsWorker
 from prefect.exceptions import TerminationSignal
@@ -134,11 +134,13 @@ def _show(work: Work, page: Path) -> None:
     """Put the results where the UI shows them."""
     if work.rows:
         create_table_artifact(table=work.rows, key="runs", description="The runs of this sweep")
-    report_url = server.report_url(work.experiment.directory)
-    if report_url:
-        create_link_artifact(link=report_url, link_text="The report", key="report")
-    else:  # browsers follow no file:// link from an http page
-        create_markdown_artifact(markdown=f"The report: `{page}`", key="report")
+    # an http address: browsers follow no file:// link from the UI's page
+    create_link_artifact(
+        link=server.report_url(work.experiment.directory),
+        link_text="The report",
+        key="report",
+        description=f"Served while `python -m flows ui` runs; the file is {page}",
+    )
 
 
 def _both(*listeners: Callable[[str], None]) -> Callable[[str], None]:

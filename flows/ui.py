@@ -26,8 +26,10 @@ POOL_TIMEOUT_S = 60.0
 WATCH_S = 0.5
 
 
-def serve(experiment: Experiment, *, port: int, report_port: int) -> int:
+def serve(experiment: Experiment, *, port: int | None = None, report_port: int | None = None) -> int:
     """Serve until a signal or the end of one of the processes; return the exit code."""
+    port = server.DEFAULT_PORT if port is None else port
+    report_port = server.DEFAULT_REPORT_PORT if report_port is None else report_port
     if port == report_port:
         raise SettingsError(f"--port and --report-port are both {port}; give two")
     for option, number in (("--port", port), ("--report-port", report_port)):
