@@ -10,6 +10,7 @@ checkpoint, and a clock set back. One JSON line per case, and a closing line: ki
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -212,7 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _makers(rng: random.Random, kills: int, *, kills_only: bool) -> list[Maker]:
     makers = [_killed(number, rng) for number in range(kills)]
     if not kills_only:
-        makers += [_full_disk, _unwritable, _damaged("cut"), _damaged("flipped"), _damaged("both"), _clock_set_back]
+        makers += [_file_size_limit, _full_disk, _read_only, _unwritable]
+        makers += [_damaged("cut"), _damaged("flipped"), _damaged("both"), _clock_set_back]
     return makers
 
 
@@ -299,25 +301,71 @@ def _kill(process: subprocess.Popen[str], signum: signal.Signals, target: str) -
     return sent
 
 
-def _full_disk(laboratory: Laboratory, experiment: Path) -> Case:
-    """A limit on file size stands for a full disk: the same OSError at the same place."""
-    case = Case("full disk", "sac")
+def _file_size_limit(laboratory: Laboratory, experiment: Path) -> Case:
+    """The ring does not fit: the run must say so before it trains."""
+    case = Case("no room for the replay ring", "sac")
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
-    ended = laboratory.run(experiment, "train", case.arm, limit=limit)
-    _require_one_line(case, ended)
+    _require_one_line(case, laboratory.run(experiment, "train", case.arm, limit=limit))
     laboratory.conclude(case, experiment)
     return case
 
 
+def _full_disk(laboratory: Laboratory, experiment: Path) -> Case:
+    """The disk fills up in the middle of a run."""
+    case = Case("disk fills up", "sac")
+    scratch = experiment / ".seedbed"
+    scratch.mkdir(exist_ok=True)
+    with _mounted(case, ["-t", "tmpfs", "-o", "size=16m", "tmpfs"], scratch) as mounted:
+        if not mounted:
+            return case
+        process = laboratory.start(experiment, "train", case.arm)
+        _wait_for("ring wrapped", 0.1, experiment, case.arm, process)
+        filler = scratch / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+        _require_one_line(case, subprocess.CompletedProcess(process.args, process.returncode, output, ""))
+        filler.unlink()
+        laboratory.conclude(case, experiment)
+    return case
+
+
+def _read_only(laboratory: Laboratory, experiment: Path) -> Case:
+    """The results' folder is read-only when the run has ended."""
+    case = Case("read-only folder", "td3")
+    runs = experiment / "runs"
+    runs.mkdir(exist_ok=True)
+    with _mounted(case, ["--bind", "-o", "ro", str(runs)], runs) as mounted:
+        if not mounted:
+            return case
+        _require_one_line(case, laboratory.run(experiment, "train", case.arm))
+    laboratory.conclude(case, experiment)
+    return case
+
+
+@contextlib.contextmanager
+def _mounted(case: Case, options: Sequence[str], target: Path) -> Iterator[bool]:
+    """Mount something on `target`; where that is not allowed, the case says so and stays untested."""
+    mounted = subprocess.run(["mount", *options, str(target)], check=False, capture_output=True, text=True)
+    if mounted.returncode:
+        case.name += f" (not tested: {mounted.stderr.strip()})"
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
 def _unwritable(laboratory: Laboratory, experiment: Path) -> Case:
-    """A file stands where the runs' folder should be: nothing can be published (root passes every permission)."""
+    """A file stands where the runs' folder should be: nothing can be published."""
     case = Case("results cannot be written", "td3")
     (experiment / "runs").write_text("", encoding="utf-8")
-    ended = laboratory.run(experiment, "train", case.arm)
-    _require_one_line(case, ended)
+    _require_one_line(case, laboratory.run(experiment, "train", case.arm))
     (experiment / "runs").unlink()
     laboratory.conclude(case, experiment)
     return case
