@@ -12,7 +12,11 @@ from rl_core.wording import nearest
 PARAMS_FILE = "params.yaml"
 STATE_FOLDER = ".seedbed"
 SECTIONS = ("experiment", "evaluation", "report", "arms")
-ARM_NAME = re.compile(r"[A-Za-z0-9_-]+")
+ARM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+MAX_ARM_NAME = 100  # it names folders, files and DVC's stages
+MAX_SEED = 2**32 - 1
+MAX_EPISODES = 10_000
+MAX_FINAL_EVALUATIONS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +133,11 @@ def _arms(value: object, *, where: str) -> dict[str, RunSettings]:
     arms = {}
     for name, arm in value.items():
         if not isinstance(name, str) or not ARM_NAME.fullmatch(name):
-            raise SettingsError(f"{where}: {name!r} is no arm name; use letters, digits, '-' and '_'")
+            raise SettingsError(f"{where}: {name!r} is no arm name; use letters, digits, '-' and '_', no '-' first")
+        if len(name) > MAX_ARM_NAME:
+            raise SettingsError(
+                f"{where}: an arm name of {len(name)} characters is too long; the most is {MAX_ARM_NAME}"
+            )
         if not isinstance(arm, Mapping):
             raise SettingsError(f"{where}.{name}: expected the arm's settings, not {_kind(arm)}")
         arms[name] = resolve(arm, where=f"{where}.{name}")
@@ -152,7 +160,7 @@ def _arm_names(value: object, arms: Mapping[str, object], *, where: str) -> list
 def _seeds(value: object, *, where: str) -> tuple[int, ...]:
     seeds: list[int] = []
     for item in _list(value, where=where, example="[0, 1, 2]"):
-        seed = _integer(item, where=where, at_least=0)
+        seed = _integer(item, where=where, at_least=0, at_most=MAX_SEED)
         if seed in seeds:
             raise SettingsError(f"{where}: seed {seed} is listed twice")
         seeds.append(seed)
@@ -162,9 +170,10 @@ def _seeds(value: object, *, where: str) -> tuple[int, ...]:
 def _evaluation(value: object, *, where: str) -> EvaluationSettings:
     given = _section(value, ("episodes", "seed"), where=where)
     default = EvaluationSettings()
+    episodes, seed = given.get("episodes", default.episodes), given.get("seed", default.seed)
     return EvaluationSettings(
-        episodes=_integer(given.get("episodes", default.episodes), where=f"{where}.episodes", at_least=1),
-        seed=_integer(given.get("seed", default.seed), where=f"{where}.seed", at_least=0),
+        episodes=_integer(episodes, where=f"{where}.episodes", at_least=1, at_most=MAX_EPISODES),
+        seed=_integer(seed, where=f"{where}.seed", at_least=0, at_most=MAX_SEED),
     )
 
 
@@ -176,7 +185,9 @@ def _report(value: object, *, where: str) -> ReportSettings:
         raise SettingsError(f"{where}.confidence: expected a number between 0 and 1, such as 0.95, not {confidence!r}")
     final = given.get("final_evaluations", default.final_evaluations)
     return ReportSettings(
-        final_evaluations=_integer(final, where=f"{where}.final_evaluations", at_least=1),
+        final_evaluations=_integer(
+            final, where=f"{where}.final_evaluations", at_least=1, at_most=MAX_FINAL_EVALUATIONS
+        ),
         confidence=confidence,
     )
 
@@ -189,11 +200,13 @@ def _list(value: object, *, where: str, example: str) -> list[object]:
     return value
 
 
-def _integer(value: object, *, where: str, at_least: int) -> int:
+def _integer(value: object, *, where: str, at_least: int, at_most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise SettingsError(f"{where}: expected an integer, not {_kind(value)} ({value!r})")
     if value < at_least:
         raise SettingsError(f"{where}: {value} is too small; the least is {at_least}")
+    if value > at_most:
+        raise SettingsError(f"{where}: {value} is too large; the most is {at_most}")
     return value
 
 

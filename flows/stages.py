@@ -35,6 +35,10 @@ TRAIN_OUTPUTS = (
 EVALUATION_OUTPUTS = ("evaluation.csv", "evaluation.json")
 
 
+class InUseError(TrainingError):
+    """Another process holds the lock."""
+
+
 def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False) -> None:
     """Train one run, or say that it is complete; raise TrainingError or Interrupted."""
     settings = experiment.settings(arm, seed)
@@ -89,10 +93,12 @@ def report(experiment: Experiment) -> Path:
 
 
 def train_marker(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the path of what says that the run is trained."""
     return experiment.directory / STATE_FOLDER / "done" / arm / f"{seed}.json"
 
 
 def evaluation_marker(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the path of what says that the run's policy is evaluated."""
     return experiment.directory / STATE_FOLDER / "done" / arm / f"{seed}.evaluation.json"
 
 
@@ -122,7 +128,7 @@ def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -
     """Whether the marker is of these inputs and the outputs are the bytes it recorded."""
     try:
         recorded = json.loads(marker.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (OSError, ValueError):  # ValueError: no JSON, or no text
         return False
     return bool(recorded == _marker(key, run_dir, outputs))
 
@@ -152,6 +158,7 @@ def _code_hashes(directory: Path, stage: str) -> dict[str, str]:
 
 def _code_deps(directory: Path, stage: str) -> list[str]:
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     path = directory / PIPELINE_FILE
     try:
@@ -161,8 +168,14 @@ def _code_deps(directory: Path, stage: str) -> list[str]:
         raise SettingsError(
             f"{path}: no such file; make an experiment's folder with python -m flows init DIR"
         ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from None
+    except YAMLError as error:
+        raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except (KeyError, TypeError):
         raise SettingsError(f"{path}: expected a list stages.{stage}.deps") from None
+    if not isinstance(deps, list):
+        raise SettingsError(f"{path}: expected a list stages.{stage}.deps")
     return [dep for dep in deps if isinstance(dep, str) and "${" not in dep]
 
 
@@ -181,12 +194,12 @@ def _sha256(path: Path) -> str:
 
 def _only_writer(experiment: Experiment, arm: str, seed: int) -> AbstractContextManager[None]:
     path = experiment.directory / STATE_FOLDER / "locks" / arm / f"{seed}.lock"
-    return exclusive(path, what=f"{arm} seed {seed}")
+    return exclusive(path, refusal=f"{arm} seed {seed} is in use")
 
 
 @contextmanager
-def exclusive(path: Path, *, what: str) -> Iterator[None]:
-    """Hold a lock; raise TrainingError if another process does. The kernel drops it with its process."""
+def exclusive(path: Path, *, refusal: str) -> Iterator[None]:
+    """Hold a lock; raise InUseError with `refusal` if another process does. The kernel drops it with its process."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
@@ -194,7 +207,7 @@ def exclusive(path: Path, *, what: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "(starting)"
-            raise TrainingError(f"{what} is in use by process {holder}; wait for it or stop it") from None
+            raise InUseError(f"{refusal} (process {holder}); wait for it or stop it") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -114,7 +114,7 @@ class Work:
     def alone(experiment: Experiment) -> AbstractContextManager[None]:
         """Keep any other sweep of the experiment out; raise TrainingError if there is one."""
         path = experiment.directory / STATE_FOLDER / "locks" / "sweep.lock"
-        return exclusive(path, what=f"a sweep of {experiment.directory}")
+        return exclusive(path, refusal=f"another sweep of {experiment.directory} is running")
 
     @property
     def complete(self) -> bool:

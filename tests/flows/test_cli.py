@@ -72,7 +72,7 @@ def test_two_trainings_of_one_run_do_not_write_at_once(folder: Callable[[str], P
         fcntl.flock(file, fcntl.LOCK_EX)
         result = flows("train", "plain", "0", folder=made)
     assert result.returncode == 1
-    assert result.stderr.startswith("error: plain seed 0 is in use by process 4711;")
+    assert result.stderr.startswith("error: plain seed 0 is in use (process 4711);")
     assert result.stderr.count("\n") == 1
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli, experiment
+from flows import cli, experiment, stages
 
 GOOD = """\
 experiment:
@@ -38,6 +38,11 @@ WRONG = {
     "no arm": (GOOD.replace("[b, a]", "[]"), "experiment.arms", "empty"),
     "an arm name with a space": (GOOD.replace("unused:", "un used:"), "'un used'", "letters"),
     "an arm name with @": (GOOD.replace("unused:", '"un@used":'), "'un@used'", "letters"),
+    "an arm name like an option": (GOOD.replace("unused:", "-unused:"), "'-unused'", "no '-' first"),
+    "a long arm name": (GOOD.replace("unused:", "u" * 101 + ":"), "101 characters", "the most is 100"),
+    "a seed of 33 bits": (GOOD.replace("[3, 1]", "[4294967296]"), "experiment.seeds", "the most is 4294967295"),
+    "an evaluation without end": (GOOD.replace("episodes: 2", "episodes: 10001"), "evaluation.episodes", "too large"),
+    "too many evaluations": (GOOD.replace("evaluations: 2", "evaluations: 1001"), "final_evaluations", "too large"),
     "no seed": (GOOD.replace("[3, 1]", "[]"), "experiment.seeds", "empty"),
     "a seed alone": (GOOD.replace("[3, 1]", "3"), "experiment.seeds", "a list such as [0, 1, 2]"),
     "a negative seed": (GOOD.replace("[3, 1]", "[-1]"), "experiment.seeds", "-1"),
@@ -112,3 +117,29 @@ def test_runs_come_in_the_order_of_the_file(tmp_path: Path) -> None:
 def test_numbers_are_read_as_dvc_reads_them(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(GOOD)
     assert experiment.load(tmp_path).arms["a"].to_dict()["learning_rate"] == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "expected"),
+    [(b"stages: [", "not valid YAML"), (b"\xff\xfe\x00", "cannot be read"), (b"stages: {train: {deps: 3}}", "a list")],
+)
+def test_a_broken_dvc_yaml_is_one_clear_line(
+    pipeline: bytes, expected: str, folder: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = folder(GOOD)
+    (made / "dvc.yaml").write_bytes(pipeline)
+    assert cli.main(["-C", str(made), "train", "a", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{made}/dvc.yaml: " in said
+    assert expected in said
+
+
+@pytest.mark.parametrize("marker", [b"", b"{", b"\xff\xfe", None])
+def test_a_marker_that_cannot_be_read_means_not_complete(marker: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "0.json"
+    if marker is None:
+        path.mkdir()
+    else:
+        path.write_bytes(marker)
+    assert not stages.is_complete(path, "key", tmp_path, ())

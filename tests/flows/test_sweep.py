@@ -169,5 +169,5 @@ def test_two_sweeps_of_one_experiment_do_not_run_at_once(copied: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         result = flows("sweep", folder=copied)
     assert result.returncode == 1
-    assert result.stderr.startswith(f"error: a sweep of {copied} is in use by process")
+    assert result.stderr.startswith(f"error: another sweep of {copied} is running (process ")
     assert result.stderr.count("\n") == 1
