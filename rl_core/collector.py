@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,9 +84,8 @@ class Collector:
         while True:
             turn, arrays = receive(connection)
             if turn["kind"] == "collect":
-                start = time.perf_counter()
                 episodes = self.collect(turn["vector_steps"], turn["version"])
-                send(connection, "chunk", {"episodes": episodes}, counter=self.counter, s=time.perf_counter() - start)
+                send(connection, "chunk", {"episodes": episodes}, counter=self.counter)
             elif turn["kind"] == "state":
                 send(connection, "state", self.state())
             elif turn["kind"] == "restore":

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from rl_core import envs
 from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
-from rl_core.wording import nearest
+from rl_core.wording import nearest, shown
 
 REWARD_KEYS = ("reward", "reward_weights")
 TASK_KEYS = ("task", "task_settings")
@@ -117,6 +117,8 @@ _RUN_FIELDS = tuple(
 )
 _COLLECTIONS = ("pipelined", "lockstep")
 
+_LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
+
 # field -> (smallest, largest) value that makes sense
 _RANGES: dict[str, tuple[float, float]] = {
     "env_steps": (1, 10**12),
@@ -196,7 +198,7 @@ def _refuse_unknown_keys(arm: Mapping[str, object], preset: type[AlgorithmSettin
 def _mapping(arm: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
     value = arm.get(key, {})
     if not isinstance(value, Mapping):
-        raise SettingsError(f"{where}.{key}: expected a mapping of names to values, got {value!r}")
+        raise SettingsError(f"{where}.{key}: expected a mapping of names to values, got {shown(value)}")
     return value
 
 
@@ -213,11 +215,13 @@ def _weights(task: type[Task], arm: Mapping[str, object], where: str) -> dict[st
         place = f"{where}.reward_weights.{term}"
         if term not in task.terms:
             raise SettingsError(f"{place}: {task.name} has no term {term!r}{nearest(term, task.terms)}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise SettingsError(f"{place}: expected a finite number, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SettingsError(f"{place}: expected a number, got {shown(value)}")
+        if not -_LARGEST_WEIGHT <= value <= _LARGEST_WEIGHT:
+            raise SettingsError(f"{place}: expected a number within ±{_LARGEST_WEIGHT:g}, got {shown(value)}")
         if value * (-1 if term.startswith("cost_") else 1) < 0:
             sign = "negative" if term.startswith("cost_") else "positive"
-            raise SettingsError(f"{place}: the weight of {term} must be {sign} or 0, got {value!r}")
+            raise SettingsError(f"{place}: the weight of {term} must be {sign} or 0, got {shown(value)}")
         weights[term] = float(value)
     weights = {term: weight for term, weight in weights.items() if weight != 0}
     if not weights:
@@ -241,7 +245,7 @@ def _typed(value: object, hint: Any, name: str, where: str) -> Any:
         return _layer_sizes(value, where)
     if hint is bool:
         if not isinstance(value, bool):
-            raise SettingsError(f"{where}: expected true or false, got {value!r}")
+            raise SettingsError(f"{where}: expected true or false, got {shown(value)}")
         return value
     if hint is str:
         return _choice(value, _COLLECTIONS, where)
@@ -251,23 +255,23 @@ def _typed(value: object, hint: Any, name: str, where: str) -> Any:
 def _number(value: object, hint: type, name: str, where: str) -> int | float:
     kind = "a whole number" if hint is int else "a number"
     if isinstance(value, bool) or not isinstance(value, int if hint is int else int | float):
-        raise SettingsError(f"{where}: expected {kind}, got {value!r}")
+        raise SettingsError(f"{where}: expected {kind}, got {shown(value)}")
     low, high = _RANGES[name]
     if not low <= value <= high:
-        raise SettingsError(f"{where}: expected {kind} in [{low:g}, {high:g}], got {value!r}")
+        raise SettingsError(f"{where}: expected {kind} in [{low:g}, {high:g}], got {shown(value)}")
     return hint(value)
 
 
 def _layer_sizes(value: object, where: str) -> tuple[int, ...]:
     sizes = value if isinstance(value, list | tuple) else ()
     if not sizes or not all(isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= 65_536 for n in sizes):
-        raise SettingsError(f"{where}: expected a list of layer sizes such as [256, 256], got {value!r}")
+        raise SettingsError(f"{where}: expected a list of layer sizes such as [256, 256], got {shown(value)}")
     return tuple(sizes)
 
 
 def _choice(value: object, known: tuple[str, ...], where: str) -> str:
     if not isinstance(value, str) or value not in known:
-        raise SettingsError(f"{where}: unknown value {value!r}{nearest(value, known)}")
+        raise SettingsError(f"{where}: unknown value {shown(value)}{nearest(value, known)}")
     return value
 
 

@@ -13,7 +13,7 @@ from rl_core.envs.rewards import Transition
 from rl_core.envs.simulation import VectorEnv
 from rl_core.envs.task import Task
 from rl_core.files import write_atomic, write_json
-from rl_core.metrics import EPISODE_COLUMNS, Array, EpisodeTracker, cell
+from rl_core.metrics import EPISODE_COLUMNS, FIRST_TERM, Array, EpisodeTracker, cell, under
 from rl_core.policy import Policy
 
 
@@ -31,7 +31,7 @@ class Episodes:
 
     def measures(self) -> dict[str, Array]:
         """Return `term/<name>`, `residual` and `yardstick/<name>` by name, (episodes,) each."""
-        columns = {f"term/{name}": self.sums[:, 4 + i] for i, name in enumerate(self.task.terms)}
+        columns = {f"term/{name}": self.sums[:, FIRST_TERM + i] for i, name in enumerate(self.task.terms)}
         columns["residual"] = self.column("residual")
         return columns | {f"yardstick/{name}": self.yardsticks[:, i] for i, name in enumerate(self.task.yardsticks)}
 
@@ -115,15 +115,11 @@ def evaluate_run(policy_path: Path, run_dir: Path, *, episodes: int, seed: int) 
         "return_mean": float(result.column("return").mean()),
         "length_mean": float(result.column("length").mean()),
         "residual": means["residual"],
-        "terms": _under("term/", means),
-        "yardsticks": _under("yardstick/", means),
+        "terms": under("term/", means),
+        "yardsticks": under("yardstick/", means),
     }
     write_json(run_dir / "evaluation.json", summary)
     return summary
-
-
-def _under(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _episode_table(result: Episodes, measures: Mapping[str, Array]) -> bytes:

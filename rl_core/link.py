@@ -29,7 +29,6 @@ class Chunk:
 
     counter: int  # transitions in the ring
     episodes: Array  # finished episodes, (ended, columns)
-    collect_s: float
 
 
 class CollectorLink:
@@ -73,7 +72,7 @@ class CollectorLink:
             TrainingError: the collector raised, was killed, or hangs; the message says which.
         """
         info, arrays = self._receive("chunk", self._hang_timeout_s)
-        return Chunk(info["counter"], arrays["episodes"], info["s"])  # type: ignore[arg-type]
+        return Chunk(info["counter"], arrays["episodes"])  # type: ignore[arg-type]
 
     def state(self) -> dict[str, AnyArray]:
         """Return the state of the collector, which must be between two turns."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,23 @@ from rl_core.envs.simulation import StepResult
 Array = npt.NDArray[np.float64]
 
 EPISODE_COLUMNS = ("return", "length", "terminated", "residual")  # then one column per term, raw sums
+FIRST_TERM = len(EPISODE_COLUMNS)
 WINDOW = 100  # episodes in a training mean
+
+
+_Value = TypeVar("_Value")
+
+
+def under(prefix: str, values: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Return the values whose names start with `prefix`, under the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 class EpisodeTracker:
     """Sums of the open episode of every environment; hands out a row when an episode ends. No episode is dropped."""
 
     def __init__(self, num_envs: int, num_terms: int) -> None:
-        self.open = np.zeros((num_envs, len(EPISODE_COLUMNS) + num_terms))
+        self.open = np.zeros((num_envs, FIRST_TERM + num_terms))
 
     def add(self, step: StepResult) -> Array:
         """Add one vector step; return the rows of the episodes that ended, (ended, columns), by environment."""
@@ -28,7 +37,7 @@ class EpisodeTracker:
         self.open[:, 1] += 1
         self.open[:, 2] = step.terminated
         self.open[:, 3] += step.residual
-        self.open[:, 4:] += step.terms
+        self.open[:, FIRST_TERM:] += step.terms
         done = step.done
         ended = self.open[done]
         self.open[done] = 0
@@ -40,7 +49,7 @@ class EpisodeWindow:
 
     def __init__(self, term_names: Sequence[str]) -> None:
         self._term_names = tuple(term_names)
-        self.rows: Array = np.zeros((0, len(EPISODE_COLUMNS) + len(term_names)))
+        self.rows: Array = np.zeros((0, FIRST_TERM + len(term_names)))
         self.episodes = 0
 
     def extend(self, rows: Array) -> None:

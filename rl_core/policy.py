@@ -17,10 +17,12 @@ import safetensors.torch
 import torch
 
 from rl_core import envs
-from rl_core.envs.task import Task
+from rl_core.envs.simulation import dimensions
+from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
 from rl_core.files import write_atomic
 from rl_core.networks import Params, gaussian_head, mlp
+from rl_core.wording import nearest
 
 METADATA_KEY = "seedbed"
 FORMAT = 1
@@ -74,21 +76,43 @@ def load(path: Path) -> Policy:
         raise SettingsError(f"{path}: not a readable policy file ({error})") from None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT or metadata.get("head") not in _HEADS:
         raise SettingsError(f"{path}: not a policy file of format {FORMAT}")
-    task = envs.task(metadata.get("task"), where=str(path))(**metadata.get("task_settings", {}))
+    task = _task(metadata, path)
     actor = {name.removeprefix("actor."): tensor for name, tensor in tensors.items()}
-    _require_perceptron(actor, path)
-    return Policy(metadata["head"], actor, task, metadata.get("weights", {}), metadata)
+    obs_dim, action_dim = dimensions(task)
+    outputs = 2 * action_dim if metadata["head"] == "gaussian" else action_dim
+    _require_perceptron(actor, path, inputs=obs_dim, outputs=outputs)
+    return Policy(metadata["head"], actor, task, _weights(metadata, task, path), metadata)
 
 
-def _require_perceptron(actor: Params, path: Path) -> None:
+def _task(metadata: Mapping[str, Any], path: Path) -> Task:
+    settings = metadata.get("task_settings", {})
+    if not isinstance(settings, dict):
+        raise SettingsError(f"{path}: the policy's task_settings are not names and values")
+    made = envs.task(metadata.get("task"), where=str(path))
+    return made(**resolve_settings(made, settings, where=f"{path}: task_settings"))
+
+
+def _weights(metadata: Mapping[str, Any], task: Task, path: Path) -> dict[str, float]:
+    weights = metadata.get("weights")
+    if not isinstance(weights, dict) or not all(type(value) in (int, float) for value in weights.values()):
+        raise SettingsError(f"{path}: the policy's weights are not terms and numbers")
+    for term in weights:
+        if term not in task.terms:
+            raise SettingsError(f"{path}: {task.name} has no term {term!r}{nearest(term, task.terms)}")
+    return weights
+
+
+def _require_perceptron(actor: Params, path: Path, *, inputs: int, outputs: int) -> None:
     layers = len(actor) // 2
-    width = None
+    width = inputs
     for i in range(layers):
         weight, bias = actor.get(f"{i}.weight"), actor.get(f"{i}.bias")
         if weight is None or bias is None or weight.dim() != 2 or bias.shape != weight.shape[:1]:
             raise SettingsError(f"{path}: layer {i} of the policy is missing or has the wrong shape")
-        if weight.dtype != torch.float32 or (width is not None and weight.shape[1] != width):
-            raise SettingsError(f"{path}: layer {i} of the policy does not fit the layer before it")
+        if weight.dtype != torch.float32 or bias.dtype != torch.float32 or weight.shape[1] != width:
+            raise SettingsError(f"{path}: layer {i} of the policy does not fit what comes before it")
+        if not (torch.isfinite(weight).all() and torch.isfinite(bias).all()):
+            raise SettingsError(f"{path}: layer {i} of the policy holds numbers that are not finite")
         width = weight.shape[0]
-    if not layers or len(actor) != 2 * layers:
-        raise SettingsError(f"{path}: the policy holds no layers or unknown tensors")
+    if not layers or len(actor) != 2 * layers or width != outputs:
+        raise SettingsError(f"{path}: the policy's layers do not fit its task")

@@ -25,11 +25,11 @@ from rl_core import policy as policies
 from rl_core.algorithms import ALGORITHMS
 from rl_core.clock import Clock
 from rl_core.config import RunSettings
-from rl_core.envs.simulation import VectorEnv
-from rl_core.envs.task import Task
+from rl_core.envs.simulation import dimensions
 from rl_core.errors import Interrupted, TrainingError
 from rl_core.files import write_json
 from rl_core.link import CollectorLink
+from rl_core.metrics import under
 from rl_core.policy import Policy
 from rl_core.progress import Display
 from rl_core.recorder import Recorder
@@ -106,6 +106,22 @@ def ring_layout(settings: RunSettings, *, obs_dim: int, action_dim: int) -> Layo
     return Layout(obs_dim=obs_dim, action_dim=action_dim, capacity=capacity, slack=slack)
 
 
+def disk_bytes(settings: RunSettings) -> int:
+    """Return the disk a run needs while it trains.
+
+    That is the ring, three checkpoints (two are kept while one is written) and, twice, a policy and a row per
+    evaluation: in the scratch folder and where they are published.
+    """
+    obs_dim, action_dim = dimensions(envs.task(settings.task)(**settings.task_settings))
+    algorithm = ALGORITHMS[settings.algorithm]
+    learner = algorithm.build(settings.learner, obs_dim=obs_dim, action_dim=action_dim, network_seed=0, noise_seed=0)
+    state = sum(tensor.nbytes for tensor in algorithm.state(learner).values())
+    actor = sum(tensor.nbytes for tensor in learner.actor.values())
+    snapshots = 2 + settings.env_steps // settings.eval_interval
+    ring = ring_layout(settings, obs_dim=obs_dim, action_dim=action_dim).size_bytes
+    return ring + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
+
+
 @dataclass(slots=True)
 class _Turn:
     """Where the run stands, in turns and transitions."""
@@ -135,7 +151,7 @@ class _Run:
         self._turn = _Turn()
         self._clock = Clock()
         self._budget = settings.vector_steps * settings.num_envs
-        obs_dim, action_dim = _dimensions(self._task)
+        obs_dim, action_dim = dimensions(self._task)
         self._learner = self._algorithm.build(
             settings.learner,
             obs_dim=obs_dim,
@@ -148,7 +164,7 @@ class _Run:
         (work / "checkpoints").mkdir(parents=True, exist_ok=True)
         layout = ring_layout(settings, obs_dim=obs_dim, action_dim=action_dim)
         if resumed is None:
-            _require_disk(folder, self._disk_bytes(layout))
+            _require_disk(folder, disk_bytes(settings))
         self._ring = ReplayRing(folder / "replay.bin", layout)
         lengths = resumed.info["recorder"]["lengths"] if resumed else {}
         with ExitStack() as opened:
@@ -160,13 +176,6 @@ class _Run:
                 closing(CollectorLink(settings, seed, layout=layout, folder=folder, actor=self._learner.actor))
             )
             self._opened = opened.pop_all()
-
-    def _disk_bytes(self, layout: Layout) -> int:
-        """Ring, three checkpoints (two kept, one being written) and a policy per evaluation, tables included."""
-        state = sum(tensor.nbytes for tensor in self._algorithm.state(self._learner).values())
-        actor = sum(tensor.nbytes for tensor in self._learner.actor.values())
-        snapshots = 2 + self._budget // self._settings.eval_interval
-        return layout.size_bytes + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
 
     def to_the_end(self, stop: Stop, status: artifacts.Status) -> dict[str, Any]:
         """Run the loop; leave every artifact but timing.json in the work folder. Returns the summary."""
@@ -213,11 +222,11 @@ class _Run:
         self._sampling.set_state(torch.from_numpy(np.array(state.arrays["generator.sampling"])))
         self._learner.updates = state.info["updates"]
         self._turn = _Turn(**state.info["turn"])
-        self._recorder.restore(_under("recorder.", state.arrays), state.info["recorder"])
+        self._recorder.restore(under("recorder.", state.arrays), state.info["recorder"])
         self._clock.restore(state.info["clock"])
         self._link.wait_ready()
         self._link.publish(self._turn.block, self._learner.actor)
-        self._link.restore(_under("collector.", state.arrays), self._turn.env_steps)
+        self._link.restore(under("collector.", state.arrays), self._turn.env_steps)
         self._clock.ready()
         self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
 
@@ -334,7 +343,6 @@ class _Run:
             "env_steps": self._turn.env_steps,
             "updates": self._learner.updates,
             "iterations": self._turn.block,
-            "deterministic": True,
             "last_checkpoint": f"checkpoints/{self._turn.env_steps}.safetensors",
             **self._recorder.summary(),
         }
@@ -359,11 +367,6 @@ class _Run:
         }
 
 
-def _dimensions(task: Task) -> tuple[int, int]:
-    env = VectorEnv(task, weights={}, num_envs=1, streams=np.random.SeedSequence(0))
-    return env.observation_dim, env.action_dim
-
-
 def _require_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -374,10 +377,6 @@ def _portions(total: int, largest: int) -> Iterator[int]:
     while total > 0:
         yield min(total, largest)
         total -= largest
-
-
-def _under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _empty(folder: Path) -> None:
@@ -391,7 +390,7 @@ def _empty(folder: Path) -> None:
 def _describe(settings: RunSettings, seed: int) -> str:
     weights = ", ".join(f"{name} {weight:+g}" for name, weight in settings.weights.items())
     return (
-        f"{settings.task}, {settings.algorithm}, seed {seed}: {settings.env_steps:,} env steps in {settings.num_envs} "
-        f"environments, {settings.updates_each_vector_step} updates per vector step; "
+        f"{settings.task}, {settings.algorithm}, seed {seed}: {settings.env_steps:,} env steps; "
+        f"environments: {settings.num_envs}, updates per vector step: {settings.updates_each_vector_step}; "
         f"reward {settings.reward}: {weights}"
     )

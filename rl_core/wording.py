@@ -11,3 +11,9 @@ def nearest(name: object, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(sorted(names))}" if names else ""
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: at most 60 characters."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**50 else "a number of more than 50 digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."

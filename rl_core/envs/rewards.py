@@ -50,7 +50,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """A reward-free measure of an episode: the sum or the mean over its steps of `function`."""
+    """A reward-free measure of an episode: sum, mean or last value of `function` over its steps."""
 
     name: str
     function: TermFunction

@@ -192,6 +192,12 @@ class VectorEnv:
             raise ValueError("an action is not finite")
 
 
+def dimensions(task: Task) -> tuple[int, int]:
+    """Return how many numbers the task's observations and actions hold."""
+    env = VectorEnv(task, weights={}, num_envs=1, streams=np.random.SeedSequence(0))
+    return env.observation_dim, env.action_dim
+
+
 def load_model(task: Task) -> mujoco.MjModel:
     """Return the task's MuJoCo model from the installed gymnasium package.
 

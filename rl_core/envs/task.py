@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 from rl_core.envs.rewards import Array, Term, Yardstick
 from rl_core.errors import SettingsError
-from rl_core.wording import nearest
+from rl_core.wording import nearest, shown
 
 Setting = bool | int | float
+
+_LARGEST = 1e6  # of any setting: beyond it a simulation only fails later and less clearly
 
 
 class SimulationView(Protocol):
@@ -77,14 +79,14 @@ def resolve_settings(task: type[Task], given: Mapping[str, object], *, where: st
 def _checked(value: object, default: Setting, where: str) -> Setting:
     if isinstance(default, bool):
         if not isinstance(value, bool):
-            raise SettingsError(f"{where}: expected true or false, got {value!r}")
+            raise SettingsError(f"{where}: expected true or false, got {shown(value)}")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"{where}: expected a number, got {value!r}")
+        raise SettingsError(f"{where}: expected a number, got {shown(value)}")
     if isinstance(default, int):
-        if not isinstance(value, int) or value < 1:
-            raise SettingsError(f"{where}: expected a whole number of 1 or more, got {value!r}")
+        if not isinstance(value, int) or not 1 <= value <= _LARGEST:
+            raise SettingsError(f"{where}: expected a whole number in [1, {_LARGEST:g}], got {shown(value)}")
         return value
-    if not np.isfinite(value) or value < 0:
-        raise SettingsError(f"{where}: expected a finite number of 0 or more, got {value!r}")
+    if not 0 <= value <= _LARGEST:
+        raise SettingsError(f"{where}: expected a number in [0, {_LARGEST:g}], got {shown(value)}")
     return float(value)

@@ -78,6 +78,13 @@ def hostile(tmp_path: Path) -> dict[str, bytes]:
         "unknown task": with_metadata(json.dumps({"format": 1, **METADATA, "task": "Nothing-v0"})),
         "no layers": with_metadata(described, {"actor.x": torch.zeros(1)}),
         "layers do not fit": with_metadata(described, {**good, "actor.1.weight": torch.zeros(12, 9)}),
+        "task settings are a list": with_metadata(json.dumps({"format": 1, **METADATA, "task_settings": [1]})),
+        "a weight is a word": with_metadata(json.dumps({"format": 1, **METADATA, "weights": {"cost_power": "x"}})),
+        "an unknown term": with_metadata(json.dumps({"format": 1, **METADATA, "weights": {"cost_x": 1}})),
+        "another task's width": with_metadata(
+            json.dumps({"format": 1, **METADATA, "task": "Reacher-v5", "weights": {}})
+        ),
+        "not a number": with_metadata(described, {**good, "actor.1.weight": torch.full((12, 8), float("nan"))}),
         "wrong dtype": with_metadata(described, {**good, "actor.1.weight": torch.zeros(12, 8, dtype=torch.float64)}),
     }
 
