@@ -48,7 +48,10 @@ def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False) -
         if not fresh and is_complete(marker, key, run_dir, TRAIN_OUTPUTS):
             print(f"{arm} seed {seed}: already complete")
             return
-        marker.unlink(missing_ok=True)
+        if fresh or begun_afresh(marker, key):
+            begin_afresh(marker, key)
+        else:
+            marker.unlink(missing_ok=True)
 
         from rl_core import runner
 
@@ -102,6 +105,17 @@ def evaluation_marker(experiment: Experiment, arm: str, seed: int) -> Path:
     return experiment.directory / STATE_FOLDER / "done" / arm / f"{seed}.evaluation.json"
 
 
+def begin_afresh(marker: Path, key: str) -> None:
+    """Note that the run is to be trained again from these inputs, whatever DVC has recorded, until it is complete."""
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    write_json(marker, {"key": key, "outputs": None})
+
+
+def begun_afresh(marker: Path, key: str) -> bool:
+    """Whether the run was begun afresh from these inputs and has not been completed since."""
+    return bool(_read_marker(marker) == {"key": key, "outputs": None})
+
+
 def train_key(experiment: Experiment, arm: str, seed: int) -> str:
     """Identify all that decides a run's results; the same under train, sweep and repro."""
     inputs = {
@@ -126,11 +140,15 @@ def evaluation_key(experiment: Experiment, arm: str, seed: int) -> str:
 
 def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> bool:
     """Whether the marker is of these inputs and the outputs are the bytes it recorded."""
+    recorded = _read_marker(marker)
+    return recorded is not None and bool(recorded == _marker(key, run_dir, outputs))
+
+
+def _read_marker(marker: Path) -> object:
     try:
-        recorded = json.loads(marker.read_text())
+        return json.loads(marker.read_text())
     except (OSError, ValueError):  # ValueError: no JSON, or no text
-        return False
-    return bool(recorded == _marker(key, run_dir, outputs))
+        return None
 
 
 def _write_marker(path: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> None:

@@ -31,6 +31,7 @@ from flows.stages import (
     EVALUATION_OUTPUTS,
     PIPELINE_FILE,
     TRAIN_OUTPUTS,
+    begun_afresh,
     evaluation_key,
     evaluation_marker,
     is_complete,
@@ -281,6 +282,9 @@ def _quiet() -> Iterator[None]:
 
 def _plan_run(project: _Project, experiment: Experiment, arm: str, seed: int, restore: bool) -> RunPlan:
     train_name, evaluate_name = f"train@{arm}-{seed}", f"evaluate@{arm}-{seed}"
+    if _begun_afresh(experiment, arm, seed):
+        again = _stage_plan(project, project.stage(train_name), why="begun afresh and not finished")
+        return RunPlan(arm=arm, seed=seed, train=again, evaluate=_plan_stage(project, evaluate_name, restore=False))
     train = _plan_stage(project, train_name, restore=restore)
     if restore and not train.fresh and _trained(experiment, arm, seed):
         train = _record(project, train)
@@ -385,6 +389,11 @@ def _changed_since(project: _Project, experiment: Experiment, run: RunPlan) -> s
     if not _evaluated(experiment, run.arm, run.seed):
         return "its evaluation is not that of its policy"
     return ""
+
+
+def _begun_afresh(experiment: Experiment, arm: str, seed: int) -> bool:
+    marker = train_marker(experiment, arm, seed)
+    return marker.is_file() and begun_afresh(marker, train_key(experiment, arm, seed))
 
 
 def _trained(experiment: Experiment, arm: str, seed: int) -> bool:

@@ -16,7 +16,7 @@ from types import FrameType
 from flows import versioning
 from flows.experiment import STATE_FOLDER, Experiment
 from flows.processes import KILL_AFTER_S, Processes, Stopped
-from flows.stages import evaluation_marker, exclusive, train_marker
+from flows.stages import begin_afresh, evaluation_marker, exclusive, train_key, train_marker
 from flows.versioning import Plan, RunPlan, VersioningError
 from rl_core.errors import SettingsError
 from rl_core.wording import nearest
@@ -240,7 +240,7 @@ class Stopper:
 
 def _forget(experiment: Experiment, run: RunPlan) -> None:
     """Drop what would let a command say that it is complete, or resume."""
-    train_marker(experiment, run.arm, run.seed).unlink(missing_ok=True)
+    begin_afresh(train_marker(experiment, run.arm, run.seed), train_key(experiment, run.arm, run.seed))
     evaluation_marker(experiment, run.arm, run.seed).unlink(missing_ok=True)
     shutil.rmtree(experiment.state_dir(run.arm, run.seed), ignore_errors=True)
 

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from flows import experiment, stages, status, versioning
+from flows.work import Work
+from rl_core.errors import Interrupted
+
 from .helpers import arm, dvc, environment, flows, params, processes_in
 
 DETERMINISTIC = ("policy.safetensors", "progress.csv", "curve.csv", "summary.json", "evaluation.csv", "evaluation.json")
@@ -171,3 +175,34 @@ def test_two_sweeps_of_one_experiment_do_not_run_at_once(copied: Path) -> None:
     assert result.returncode == 1
     assert result.stderr.startswith(f"error: another sweep of {copied} is running (process ")
     assert result.stderr.count("\n") == 1
+
+
+def test_an_interrupted_fresh_run_is_to_do_until_it_is_finished(copied: Path) -> None:
+    loaded = experiment.load(copied)
+    marker = stages.train_marker(loaded, "plain", 0)
+    complete = marker.read_text()
+    stages.begin_afresh(marker, stages.train_key(loaded, "plain", 0))
+    state = loaded.state_dir("plain", 0) / "status.json"
+    state.parent.mkdir(parents=True)
+    state.write_text('{"state": "interrupted", "env_steps": 5, "env_steps_total": 9, "pid": 1}')
+    assert [row.state for row in status.states(loaded)] == ["interrupted", "fresh"]
+    work = Work.prepare(loaded)
+    assert [(run.arm, run.train.fresh) for run in work.todo] == [("plain", False)]
+    stages.begin_afresh(marker, "the key of other settings")
+    assert versioning.plan(loaded).fresh
+    marker.write_text(complete)
+    assert versioning.plan(loaded).fresh
+
+
+def test_a_run_begun_afresh_stays_so_when_its_training_is_interrupted_again(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr("rl_core.runner.train", interrupted)
+    loaded = experiment.load(copied)
+    for fresh in (True, False):
+        with pytest.raises(Interrupted):
+            stages.train(loaded, "plain", 0, fresh=fresh)
+        assert [run.fresh for run in versioning.plan(loaded).runs] == [False, True]
