@@ -47,6 +47,7 @@ def _chart(
 
 
 def charts(analysis: Analysis, arms: Mapping[str, int]) -> dict[str, list[Any]]:
+    """Section -> its charts in the panels' order, for learning curves a dict by axis; `arms` numbers the looks."""
     return {
         "curves": [_curve_charts(panel, arms, f"curve-{i}") for i, panel in enumerate(analysis.curves)],
         "scores": [_dots_chart(panel, arms, f"score-{i}") for i, panel in enumerate(analysis.scores)],

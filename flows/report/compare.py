@@ -1,6 +1,6 @@
 """Pairs of arms: which is better, by how much, and what so few seeds could have found."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -45,6 +45,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
+        """The verdict as plain text; empty until the pair is judged."""
         return "".join(text for _, text in self.parts)
 
 
@@ -66,6 +67,20 @@ def yardstick_differences(data: Data) -> list[Comparison]:
         for task in data.tasks
         for name in task.text.yardsticks
         for first, second in _pairs(task.arms)
+    ]
+
+
+def also_apart(pair: Comparison, differences: Iterable[Comparison]) -> list[Comparison]:
+    """The other yardsticks by which a pair judged by a yardstick differs, its unadjusted interval excluding 0."""
+    if pair.measure.is_return:
+        return []
+    return [
+        other
+        for other in differences
+        if (other.task, other.first, other.second) == (pair.task, pair.first, pair.second)
+        and other.measure.name != pair.measure.name
+        and other.interval is not None
+        and other.interval.low * other.interval.high > 0
     ]
 
 
@@ -201,5 +216,6 @@ def _bracket(pair: Comparison) -> str:
 
 
 def counts(pairs: list[Comparison]) -> Mapping[str, int]:
+    """How many pairs there are, how many of them are decided and how many not."""
     decided = sum(pair.decided for pair in pairs)
     return {"pairs": len(pairs), "decided": decided, "undecided": len(pairs) - decided}

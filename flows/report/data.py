@@ -50,6 +50,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Trained to the end under the arm's present settings; it may still lack its evaluation."""
         return self.state == "finished"
 
 
@@ -100,9 +101,11 @@ class Data:
     hashes: Mapping[str, str]  # path inside the experiment -> SHA-256
 
     def finished(self, arm: str) -> list[Run]:
+        """The arm's finished runs, in the order of the seeds."""
         return [run for run in self.runs if run.arm == arm and run.finished]
 
     def task_of(self, arm: str) -> Task:
+        """The one task that holds the arm; raises `StopIteration` for an arm outside the plan."""
         return next(task for task in self.tasks if arm in task.arms)
 
 

@@ -51,6 +51,7 @@ def summary(data: Data, analysis: Analysis, *, series: bool = True) -> str:
 
 
 def jsonable(value: Any) -> Any:
+    """Dataclasses, mappings and arrays as JSON's own types; a float that is not finite becomes None."""
     if is_dataclass(value) and not isinstance(value, type):
         plain = {name: getattr(value, name) for name in value.__dataclass_fields__}
         if isinstance(value, Comparison):
@@ -95,6 +96,7 @@ DIFFERENCE_HEADER = (
 
 
 def difference_row(pair: Comparison) -> list[str | float | None]:
+    """One comparison in the order of `DIFFERENCE_HEADER`, in the measure's unit; None where nothing was tested."""
     plain, adjusted = pair.interval, pair.holm_interval
     return [
         pair.task,
@@ -115,10 +117,12 @@ def difference_row(pair: Comparison) -> list[str | float | None]:
 
 
 def link(kind: str, content: str) -> str:
+    """A data URI of the MIME type `kind` that holds the text as UTF-8 in base64."""
     return f"data:{kind};charset=utf-8;base64,{base64.b64encode(content.encode()).decode()}"
 
 
 def csv_text(header: Sequence[str], rows: Cells) -> str:
+    """CSV with numbers to 8 significant digits; an empty cell stands for None and for what is not finite."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)

@@ -46,6 +46,7 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
+        """Whether weighted terms and residual add up to the return in every row, to a share of 1e-6."""
         return bool(self.discrepancy_share <= 1e-6)
 
 

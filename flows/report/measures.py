@@ -29,6 +29,7 @@ class Measure:
 
     @property
     def is_return(self) -> bool:
+        """Whether arms under different rewards must not be compared by it."""
         return self.name == "return"
 
     @property
@@ -103,6 +104,7 @@ class CurvePanel:
 
 
 def return_measure(data: Data) -> Measure:
+    """The return over the last evaluations during training, without a unit: weights give it its scale."""
     return Measure(
         name="return",
         text="return under the reward the arms share",
@@ -113,6 +115,7 @@ def return_measure(data: Data) -> Measure:
 
 
 def yardstick_measure(data: Data, task: Task, name: str) -> Measure:
+    """A yardstick of the task in its declared unit; raises `KeyError` for a name the task does not declare."""
     yardstick = task.text.yardsticks[name]
     return Measure(
         name=name,
@@ -135,6 +138,7 @@ def rewards_of(data: Data, task: Task) -> list[Reward]:
 
 
 def key_of(weights: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Equal for equal rewards: (term, weight) sorted by term, without the terms of weight 0."""
     return tuple(sorted((term, float(weight)) for term, weight in weights.items() if weight))
 
 

@@ -30,6 +30,7 @@ def render(data: Data, analysis: Analysis) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(num=number, qty=quantity, join_words=join, seeds=seeds_text, weights=weights_text)
+    environment.filters.update(also_apart=compare.also_apart)
     return environment.get_template("page.html.j2").render(
         style=Markup(_source("style.css")),  # the package's own file
         data=data,

@@ -24,14 +24,17 @@ class Reached:
 
     @property
     def count(self) -> int:
+        """How many seeds get there."""
         return sum(value is not None for value in self.env_steps.values())
 
     @property
     def median_env_steps(self) -> float:
+        """Over all seeds: infinite where at least half never get there, NaN without seeds."""
         return censored_median(self.env_steps.values())
 
     @property
     def median_seconds(self) -> float:
+        """Active training seconds, censored like `median_env_steps`."""
         return censored_median(self.seconds.values())
 
 
@@ -108,6 +111,7 @@ def _efficiency(data: Data, task: Task, reward: str, arms: Sequence[str], measur
 
 
 def column_of(measure: Measure) -> str:
+    """The column of curve.csv that holds the measure."""
     return "return_mean" if measure.is_return else f"yardstick/{measure.name}"
 
 

@@ -31,12 +31,14 @@ class Completeness:
     finished: int
     evaluated: int
     failed: int
+    stale: int  # trained, but not as the arm now asks
     arms: tuple[ArmCount, ...]
     cells: Mapping[str, tuple[tuple[int, State, bool], ...]]  # arm -> (seed, state, evaluated)
     exclusions: tuple[Exclusion, ...]
 
     @property
     def complete(self) -> bool:
+        """Whether every planned run is trained and evaluated."""
         return self.evaluated == self.planned
 
 
@@ -108,6 +110,7 @@ def completeness(data: Data) -> Completeness:
         finished=sum(run.finished for run in data.runs),
         evaluated=sum(bool(run.evaluation) for run in data.runs),
         failed=sum(run.state == "failed" for run in data.runs),
+        stale=sum(run.state == "stale" for run in data.runs),
         arms=arms,
         cells=cells,
         exclusions=(*data.exclusions, *score_exclusions(data)),
@@ -115,6 +118,7 @@ def completeness(data: Data) -> Completeness:
 
 
 def budgets(data: Data) -> list[Budget]:
+    """One budget an arm, from the timing.json of its finished runs; units as in `BUDGET`."""
     return [_budget(arm, [run for run in data.finished(arm) if run.machine]) for arm in data.arms]
 
 
@@ -143,6 +147,7 @@ def flat(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def config(data: Data) -> Config:
+    """The resolved settings of every arm under dotted keys; a key that an arm lacks is empty text."""
     full = {arm: dict(sorted(flat(settings.to_dict()))) for arm, settings in data.arms.items()}
     return Config(
         differing={key: tuple(full[arm].get(key, "") for arm in full) for key in _differing(full)},

@@ -23,6 +23,8 @@ RESAMPLES = 2000  # of every bootstrap
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
+    """Both ends in the unit of what they enclose."""
+
     low: float
     high: float
 
@@ -37,6 +39,7 @@ class Difference:
     p: float  # two-sided
 
     def interval(self, confidence: float) -> Interval:
+        """Two-sided t interval of the difference at Welch–Satterthwaite degrees of freedom (Welch 1947)."""
         half = float(stats.t.ppf(0.5 + confidence / 2, self.degrees)) * self.standard_error
         return Interval(low=self.value - half, high=self.value + half)
 

@@ -44,4 +44,5 @@ def join(words: Iterable[str]) -> str:
 
 
 def seeds_text(count: int) -> str:
+    """`no seed`, `1 seed`, `3 seeds`."""
     return {0: "no seed", 1: "1 seed"}.get(count, f"{count} seeds")

@@ -28,6 +28,24 @@ def test_one_reward_compares_returns_and_two_the_headline_yardstick(folder: Fold
     assert " on distance: " in verdicts["sac-speed", "sac-lean"].sentence
 
 
+def test_a_yardstick_verdict_names_the_other_yardsticks_that_exclude_0(
+    folder: Folder,
+) -> None:
+    found = data.read(folder.experiment)
+    verdicts, differences = by_names(compare.verdicts(found)), compare.yardstick_differences(found)
+    assert compare.also_apart(verdicts["sac-speed", "td3-speed"], differences) == []
+    apart = compare.also_apart(verdicts["sac-speed", "sac-lean"], differences)
+    assert [pair.measure.name for pair in apart] == [
+        pair.measure.name
+        for pair in differences
+        if (pair.first, pair.second) == ("sac-speed", "sac-lean")
+        and pair.p is not None
+        and pair.p < 0.05
+        and pair.measure.name != "distance"
+    ]
+    assert "energy" in [pair.measure.name for pair in apart]
+
+
 def test_verdicts_are_welch_tests_adjusted_by_holm(folder: Folder) -> None:
     verdicts = compare.verdicts(data.read(folder.experiment))
     p_values = [stats.ttest_ind(*(s.scores for s in pair.scores), equal_var=False).pvalue for pair in verdicts]

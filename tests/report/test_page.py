@@ -78,6 +78,10 @@ def test_the_page_names_no_path_of_this_machine(built: Built) -> None:
     assert str(Path.cwd()) not in built.html
 
 
+def test_no_punctuation_stands_alone(built: Built) -> None:
+    assert re.search(r"\s[,.;](?!\d)", built.page.text) is None
+
+
 def test_nothing_but_the_two_files_is_left_behind(built: Built) -> None:
     assert sorted(path.name for path in built.path.parent.iterdir()) == ["index.html", "summary.json"]
 
@@ -130,9 +134,22 @@ def test_missing_runs_raise_the_banner_and_name_every_reason(folder: Folder, ren
     assert len(found.summary["completeness"]["exclusions"]) == 3
 
 
+def test_stale_runs_are_counted_as_stale_and_not_as_missing(folder: Folder, render: Render) -> None:
+    shutil.rmtree(folder.experiment.run_dir("td3-lean", 2))
+    (folder.experiment.run_dir("sac-lean", 2) / "summary.json").write_text('{"env_steps": 10000}')
+    text = render(folder).page.text
+    assert "Incomplete: 2 of 12 runs are not trained and evaluated as planned." in text
+    assert "1 is stale: trained otherwise than the plan now asks." in text
+    grid = text[text.index("Every run of the plan.") : text.index("Left out, and why.")]
+    assert "PlannedTrainedEvaluatedFailedMissingStale" in grid
+    assert "stale322001" in grid  # planned, trained, evaluated, failed, missing, stale
+    assert "missing322010" in grid
+
+
 def test_a_complete_report_has_no_banner(built: Built) -> None:
     assert "Incomplete" not in built.page.text
     assert "Nothing is left out." in built.page.text
+    assert "PlannedTrainedEvaluatedFailedMissing " in built.page.text
     assert built.summary["complete"] is True
 
 
