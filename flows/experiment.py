@@ -66,11 +66,12 @@ class Experiment:
         return self.arms[arm]
 
 
-def load(directory: Path) -> Experiment:
-    """Read and validate `directory/params.yaml`; raise SettingsError with one line otherwise."""
+def load(directory: Path, *, file: Path | None = None) -> Experiment:
+    """Read and validate `directory/params.yaml`, or `file`; raise SettingsError with one line otherwise."""
     directory = directory.resolve()
-    where = _display(directory / PARAMS_FILE)
-    data = _section(_parse(directory / PARAMS_FILE, where), SECTIONS, where=where, required=SECTIONS)
+    path = file or directory / PARAMS_FILE
+    where = _display(path)
+    data = _section(_parse(path, where), SECTIONS, where=where, required=SECTIONS)
     experiment = _section(
         data["experiment"],
         ("title", "arms", "seeds"),
