@@ -31,6 +31,8 @@ def describe(experiment: Experiment) -> str:
 
 def cost(experiment: Experiment, arm: str) -> Cost:
     """Estimate from the arm's recorded runs, scaled to its budget."""
+    from rl_core.runner import disk_bytes
+
     settings = experiment.arms[arm]
     folders = [path for seed in experiment.seeds if (path := experiment.run_dir(arm, seed)).is_dir()]
     rates = [rate for folder in folders if (rate := _seconds_per_env_step(folder)) is not None]
@@ -38,7 +40,7 @@ def cost(experiment: Experiment, arm: str) -> Cost:
     return Cost(
         wall_s=sum(rates) / len(rates) * settings.env_steps if rates else None,
         runs=len(rates),
-        state_bytes=_replay_bytes(settings),
+        state_bytes=disk_bytes(settings),
         output_bytes=max(sizes) if sizes else None,
     )
 
@@ -52,17 +54,6 @@ def _seconds_per_env_step(folder: Path) -> float | None:
     return wall_s / env_steps if env_steps else None
 
 
-def _replay_bytes(settings: RunSettings) -> int:
-    import numpy as np
-
-    from rl_core.envs.simulation import VectorEnv
-    from rl_core.runner import ring_layout
-
-    task = envs.task(settings.task)(**settings.task_settings)
-    env = VectorEnv(task, weights={}, num_envs=1, streams=np.random.SeedSequence(0))
-    return ring_layout(settings, obs_dim=env.observation_dim, action_dim=env.action_dim).size_bytes
-
-
 def _head(experiment: Experiment) -> Iterator[str]:
     yield experiment.title
     yield f"{len(experiment.arms)} arms × {len(experiment.seeds)} seeds = {len(experiment.runs)} runs"
@@ -74,7 +65,7 @@ def _arms(experiment: Experiment, costs: dict[str, Cost]) -> Iterator[str]:
     for arm, settings in experiment.arms.items():
         yield ""
         yield f"{arm}: {settings.task}, {settings.algorithm}, {settings.env_steps:,} env steps"
-        changed = ", ".join(f"{name} {value}" for name, value in settings.task_settings.items())
+        changed = ", ".join(f"{name} {_plain(value)}" for name, value in settings.task_settings.items())
         yield f"  task settings: {changed or 'none'}"
         yield f"  reward {settings.reward}:"
         yield from _terms(settings)
@@ -116,6 +107,11 @@ def _total(experiment: Experiment, costs: dict[str, Cost]) -> Iterator[str]:
 
 
 def _plain(value: object) -> str:
+    """Return a value as params.yaml would say it; a list as sizes."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
     return "×".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -1,6 +1,7 @@
 """The command line. Each verb imports what it needs when it runs: `--help` waits for nothing."""
 
 import argparse
+import errno
 import os
 import shlex
 import signal
@@ -19,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong input, 130 interrupted, 143 terminated."""
     given = _parser().parse_args(arguments)
     given.directory = Path(given.directory).resolve()
+    from flows.stages import InUseError
     from rl_core.errors import Interrupted, SettingsError
 
     verb: Verb = given.run
@@ -29,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         die_with_parent()  # a stage command does not outlive the dvc that started it
     try:
         return verb(given)
-    except SettingsError as error:
-        return _fail(str(error), WRONG_INPUT)
+    except (SettingsError, InUseError) as error:
+        return _fail(str(error), WRONG_INPUT if isinstance(error, SettingsError) else FAILED)
     except Interrupted as interruption:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 128 + interruption.signum
@@ -54,7 +56,7 @@ def _fail(message: str, code: int) -> int:
 
 def _with_traceback(given: argparse.Namespace, error: Exception) -> str:
     """Keep the whole story in a file, tell its first line."""
-    from flows.experiment import STATE_FOLDER
+    from flows.experiment import PARAMS_FILE, STATE_FOLDER
 
     subject = (given.arm, given.seed) if isinstance(given.arm, str) else ()
     name = "-".join(map(str, (given.verb, *subject)))
@@ -62,6 +64,10 @@ def _with_traceback(given: argparse.Namespace, error: Exception) -> str:
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     expected = type(error).__module__.startswith(("rl_core.", "flows."))
     line = line if expected else f"{type(error).__name__}: {line}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        line = f"{error.filename or given.directory}: the disk is full"
+    if not (given.directory / PARAMS_FILE).is_file():
+        return line  # no experiment, no place for its logs
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("".join(traceback.format_exception(error)))

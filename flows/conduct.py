@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from flows import server
 from flows.experiment import Experiment
 from flows.processes import Processes
-from flows.work import Stopper, Work
+from flows.work import Stopper, Work, counted
 
 
 def conduct(experiment: Experiment, *, arms: Sequence[str], seeds: Sequence[int], jobs: int | None, fresh: bool) -> int:
@@ -23,10 +24,11 @@ def conduct(experiment: Experiment, *, arms: Sequence[str], seeds: Sequence[int]
             work.processes, work.progress = children, partial(print, flush=True)
             work.say = work.progress
             if work.plan.restored:
-                print(f"restored from the cache: {len(work.plan.restored)} stages")
+                print(f"restored from the cache: {counted(len(work.plan.restored), 'stage')}")
             page = _nothing_to_execute(work) if not work.todo else _execute(work, stopper, servers)
     except KeyboardInterrupt:
         children.stop_and_wait()
+        print("interrupted; finished runs are kept, the next sweep resumes the rest", file=sys.stderr, flush=True)
         return 128 + (stopper.signum or signal.SIGINT)
     finally:
         servers.stop_and_wait()
@@ -34,7 +36,7 @@ def conduct(experiment: Experiment, *, arms: Sequence[str], seeds: Sequence[int]
 
 
 def _nothing_to_execute(work: Work) -> Path:
-    print(f"nothing to do: {len(work.selection.runs)} runs fresh")
+    print(f"nothing to do: {counted(len(work.selection.runs), 'run')} fresh")
     page = work.experiment.directory / "report" / "index.html"
     if not work.plan.report.fresh and (work.complete or not page.is_file()):
         return work.report()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def _record(directory: Path) -> Path:
 def _recorded(directory: Path) -> dict[str, object]:
     try:
         entry = json.loads(_record(directory).read_text())
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):  # ValueError: no JSON, or no text
         return {}
     return entry if isinstance(entry, dict) else {}
 
@@ -60,7 +61,7 @@ def _recorded(directory: Path) -> dict[str, object]:
 def healthy(api_url: str) -> bool:
     try:
         return call(api_url, "/health") is True
-    except OSError:
+    except (OSError, ValueError, HTTPException):  # no address, or no answer of ours
         return False
 
 

@@ -35,19 +35,23 @@ def states(experiment: Experiment) -> list[RunStatus]:
 
 
 def _state(experiment: Experiment, run: RunPlan) -> RunStatus:
-    state, detail = _recorded(run)
+    state, detail = _recorded(experiment, run)
     if state != "fresh":
         state, detail = _under_way(experiment.state_dir(run.arm, run.seed) / "status.json") or (state, detail)
     return RunStatus(arm=run.arm, seed=run.seed, state=state, detail=detail)
 
 
-def _recorded(run: RunPlan) -> tuple[str, str]:
+def _recorded(experiment: Experiment, run: RunPlan) -> tuple[str, str]:
     if run.fresh:
         return "fresh", ""
-    if not run.train.known:
-        return "missing", ""
     why = run.train.why or f"its evaluation: {run.evaluate.why}"
-    return "stale", why
+    if versioning.LOST in why:
+        return "missing", why
+    if run.train.why not in ("", versioning.UNCACHED) and versioning.trained(experiment, run.arm, run.seed):
+        why = "trained, the next sweep records it"
+    elif not run.train.known:
+        why = ""
+    return ("stale" if run.train.known else "missing"), why
 
 
 def _under_way(path: Path) -> tuple[str, str] | None:
@@ -55,7 +59,7 @@ def _under_way(path: Path) -> tuple[str, str] | None:
         said = json.loads(path.read_text())
         state, pid = str(said["state"]), int(said["pid"])
         progress = f"at {said['env_steps']:,} of {said['env_steps_total']:,} env steps, {_megabytes(path.parent)} MB"
-    except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
     reason = str(said.get("reason", "")).partition("\n")[0]
     if state == "running" and not _alive(pid):
@@ -71,7 +75,7 @@ def _megabytes(folder: Path) -> int:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from flows import environment, experiment, server
 from flows.processes import Processes
-from flows.work import Stopper, Work
+from flows.work import Stopper, Work, counted
 
 EVALUATED = "evaluation return"  # in the lines of a training that tell of progress
 FLUSH_TIMEOUT_S = 2.0
@@ -95,7 +95,7 @@ def _execute(work: Work) -> None:
         if work.todo or not work.plan.fresh:
             _show(work, work.report())
         else:
-            work.say(f"nothing to do: {len(work.selection.runs)} runs fresh")
+            work.say(f"nothing to do: {counted(len(work.selection.runs), 'run')} fresh")
     finally:
         work.processes.stop_and_wait()
     if work.problems:

@@ -16,7 +16,7 @@ from typing import Any
 from flows import server
 from flows.experiment import STATE_FOLDER, Experiment
 from flows.processes import Processes
-from flows.stages import CODE_ROOT
+from flows.stages import CODE_ROOT, exclusive
 from flows.work import Stopper
 from rl_core.errors import SettingsError
 
@@ -28,6 +28,12 @@ WATCH_S = 0.5
 
 def serve(experiment: Experiment, *, port: int | None = None, report_port: int | None = None) -> int:
     """Serve until a signal or the end of one of the processes; return the exit code."""
+    lock = experiment.directory / STATE_FOLDER / "locks" / "ui.lock"
+    with exclusive(lock, refusal=f"another ui of {experiment.directory} is running"):
+        return _serve_alone(experiment, port=port, report_port=report_port)
+
+
+def _serve_alone(experiment: Experiment, *, port: int | None, report_port: int | None) -> int:
     port = server.DEFAULT_PORT if port is None else port
     report_port = server.DEFAULT_REPORT_PORT if report_port is None else report_port
     if port == report_port:

@@ -34,7 +34,7 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
     settings = experiment.settings(arm, seed)
     recorded = experiment.run_dir(arm, seed)
     if not (recorded / "policy.safetensors").is_file():
-        raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep, or dvc pull")
+        raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep first")
     scratch = experiment.directory / STATE_FOLDER / "verify" / arm / str(seed)
 
     from rl_core.evaluation import evaluate_run

@@ -42,6 +42,10 @@ from rl_core.errors import SettingsError
 from rl_core.files import write_atomic
 
 REPORT = "report"
+LOST = "recorded in dvc.lock, but its outputs are not on this machine"
+UNCACHED = "outputs intact, not in the cache: the next sweep records them again"
+CURE = "; restore it with git checkout dvc.lock, or delete it: the next sweep restores from the cache"
+SHOWN_REASONS = 2
 LOCK_FILE = "dvc.lock"
 
 
@@ -266,7 +270,10 @@ def _project(directory: Path) -> Iterator[_Project]:
             finally:
                 repo.close()
     except DvcException as error:
-        raise VersioningError(f"{directory}: DVC: {' '.join(str(error).split())}") from error
+        problem = f"{directory}: DVC: {' '.join(str(error).split())}"
+        raise VersioningError(problem + (CURE if LOCK_FILE in problem else "")) from error
+    except UnicodeDecodeError as error:
+        raise VersioningError(f"{directory}: {PIPELINE_FILE} or {LOCK_FILE}: {error}{CURE}") from error
 
 
 @contextmanager
@@ -286,7 +293,7 @@ def _plan_run(project: _Project, experiment: Experiment, arm: str, seed: int, re
         again = _stage_plan(project, project.stage(train_name), why="begun afresh and not finished")
         return RunPlan(arm=arm, seed=seed, train=again, evaluate=_plan_stage(project, evaluate_name, restore=False))
     train = _plan_stage(project, train_name, restore=restore)
-    if restore and not train.fresh and _trained(experiment, arm, seed):
+    if restore and not train.fresh and trained(experiment, arm, seed):
         train = _record(project, train)
     evaluate = _plan_stage(project, evaluate_name, restore=restore and train.fresh)
     if restore and train.fresh and not evaluate.fresh and _evaluated(experiment, arm, seed):
@@ -299,7 +306,8 @@ def _plan_stage(project: _Project, name: str, *, restore: bool) -> StagePlan:
     try:
         why = _why(project, stage)
         if why and restore and _restore(project, name):
-            return _stage_plan(project, project.stage(name), why="", restored=True)
+            # outputs that lay here all along were taken into the cache, not restored from it
+            return _stage_plan(project, project.stage(name), why="", restored=why != UNCACHED)
     except LockError:
         why = "in use by another dvc command"
     return _stage_plan(project, project.reload(name), why=why)
@@ -358,10 +366,21 @@ def _why(project: _Project, stage: PipelineStage) -> str:
     reasons = ["the command changed"] if stage.changed_stage() else []
     for dep in stage.deps:
         reasons += _differences(dep.status(), project.directory)
-    if not reasons:  # changed inputs explain changed outputs
-        for out in stage.outs:
-            reasons += _differences(out.status(), project.directory)
-    return ", ".join(reasons)
+    return _first(reasons) or _changed_outputs(project, stage)  # changed inputs explain changed outputs
+
+
+def _changed_outputs(project: _Project, stage: PipelineStage) -> str:
+    if all(not out.exists for out in stage.outs) and any(out.changed_cache() for out in stage.outs):
+        return LOST
+    states = [out.status() for out in stage.outs]
+    if {state for status in states for state in status.values()} == {"not in cache"}:
+        return UNCACHED
+    return _first([reason for status in states for reason in _differences(status, project.directory)])
+
+
+def _first(reasons: Sequence[str]) -> str:
+    more = [f"and {len(reasons) - SHOWN_REASONS} more"] if len(reasons) > SHOWN_REASONS else []
+    return ", ".join([*reasons[:SHOWN_REASONS], *more])
 
 
 def _differences(status: Mapping[str, Any], directory: Path) -> list[str]:
@@ -384,7 +403,7 @@ def _changed_since(project: _Project, experiment: Experiment, run: RunPlan) -> s
             return f"{PARAMS_FILE} no longer names it"
         if project.inputs(stage) != planned.inputs:
             return "its parameters or code changed while it ran"
-    if not run.train.fresh and not _trained(experiment, run.arm, run.seed):
+    if not run.train.fresh and not trained(experiment, run.arm, run.seed):
         return "its outputs are not those of its inputs"
     if not _evaluated(experiment, run.arm, run.seed):
         return "its evaluation is not that of its policy"
@@ -396,7 +415,8 @@ def _begun_afresh(experiment: Experiment, arm: str, seed: int) -> bool:
     return marker.is_file() and begun_afresh(marker, train_key(experiment, arm, seed))
 
 
-def _trained(experiment: Experiment, arm: str, seed: int) -> bool:
+def trained(experiment: Experiment, arm: str, seed: int) -> bool:
+    """Whether the run's training is complete, recorded by DVC or not."""
     marker, run_dir = train_marker(experiment, arm, seed), experiment.run_dir(arm, seed)
     return marker.is_file() and is_complete(marker, train_key(experiment, arm, seed), run_dir, TRAIN_OUTPUTS)
 

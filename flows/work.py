@@ -30,7 +30,6 @@ class Selection:
     """Which of the experiment's runs a sweep is about."""
 
     runs: tuple[tuple[str, int], ...]
-    everything: bool
 
     @classmethod
     def of(cls, experiment: Experiment, *, arms: Sequence[str] = (), seeds: Sequence[int] = ()) -> "Selection":
@@ -47,7 +46,7 @@ class Selection:
             for arm, seed in experiment.runs
             if (not arms or any(fnmatchcase(arm, pattern) for pattern in arms)) and (not seeds or seed in seeds)
         )
-        return cls(runs=runs, everything=runs == experiment.runs)
+        return cls(runs=runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +205,11 @@ class Work:
         lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
         for text in lines[-TAIL_LINES:]:
             self.say(f"      {text}")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 class Stopper:

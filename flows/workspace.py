@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from flows import experiment
 from flows.experiment import PARAMS_FILE
 from flows.stages import CODE_ROOT, PIPELINE_FILE, files
 from rl_core.errors import SettingsError
@@ -17,17 +18,20 @@ def initialise(directory: Path, *, params: Path | None = None) -> None:
     """Make `directory` an experiment that any verb can run, with a copy of `params` or of the starter.
 
     Raises:
-        SettingsError: the folder holds something, or `params` cannot be read.
+        SettingsError: the folder cannot be made or holds something, or `params` is no valid experiment.
     """
     source = params or TEMPLATES / PARAMS_FILE
-    if not source.is_file():
-        raise SettingsError(f"--params {source}: no such file")
-    if directory.exists() and not directory.is_dir():
-        raise SettingsError(f"{directory}: is a file; name a new folder")
-    if directory.is_dir() and any(directory.iterdir()):
-        raise SettingsError(f"{directory}: is not empty; name a new or an empty folder")
-    directory.mkdir(parents=True, exist_ok=True)
-    directory = directory.resolve()
+    if params is not None:
+        _require_valid(params, directory)
+    try:
+        if directory.exists() and not directory.is_dir():
+            raise SettingsError(f"{directory}: is a file; name a new folder")
+        if directory.is_dir() and any(directory.iterdir()):
+            raise SettingsError(f"{directory}: is not empty; name a new or an empty folder")
+        directory.mkdir(parents=True, exist_ok=True)
+        directory = directory.resolve()
+    except OSError as error:
+        raise SettingsError(f"{directory}: cannot be made: {error.strerror}") from None
 
     from flows import versioning
 
@@ -36,6 +40,14 @@ def initialise(directory: Path, *, params: Path | None = None) -> None:
     (directory / PIPELINE_FILE).write_text(pipeline(directory))
     (directory / ".gitignore").write_text("\n".join(GIT_IGNORED) + "\n")
     (directory / ".dvcignore").write_text("\n".join(DVC_IGNORED) + "\n")
+
+
+def _require_valid(params: Path, directory: Path) -> None:
+    if params.is_dir():
+        raise SettingsError(f"--params {params}: is a folder; name a params.yaml")
+    if not params.is_file():
+        raise SettingsError(f"--params {params}: no such file")
+    experiment.load(directory, file=params)
 
 
 def pipeline(directory: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import check, cli, experiment, status, verify, workspace
+from flows import check, cli, experiment, server, status, verify, versioning, workspace
 from flows.stages import CODE_ROOT, train_key
 
 from .helpers import arm, dvc, flows, params, run
@@ -97,6 +97,80 @@ def test_status_says_which_run_is_stale_and_why(copied: Path) -> None:
         ("thrifty", 0): ("stale", "arms.thrifty modified"),
         ("thrifty", 1): ("missing", ""),
     }
+
+
+def rows(folder: Path) -> list[tuple[str, str]]:
+    return [(row.state, row.detail) for row in status.states(experiment.load(folder))]
+
+
+def test_status_tells_lost_outputs_from_a_lost_cache_and_an_unrecorded_run(copied: Path) -> None:
+    shutil.rmtree(copied / ".dvc/cache")
+    assert rows(copied) == [("stale", versioning.UNCACHED)] * 2
+    shutil.rmtree(copied / "runs/plain")
+    assert rows(copied) == [("missing", versioning.LOST), ("stale", versioning.UNCACHED)]
+    (copied / "dvc.lock").unlink()
+    assert rows(copied) == [("missing", ""), ("missing", "trained, the next sweep records it")]
+
+
+def test_status_names_two_reasons_and_counts_the_others(copied: Path) -> None:
+    for path in (copied / "runs/plain/0").glob("*.*"):
+        path.unlink()
+    details = [detail for _, detail in rows(copied)]
+    assert re.fullmatch(r"runs/plain/0/[\w.]+ is deleted, runs/plain/0/[\w.]+ is deleted, and \d more", details[0])
+
+
+def test_absurd_state_files_break_nothing(copied: Path) -> None:
+    (copied / "dvc.lock").unlink()
+    state = copied / ".seedbed/state/plain/0/status.json"
+    state.parent.mkdir(parents=True)
+    for pid, steps in (("1e400", "5"), ("1" + "0" * 30, "5"), ("1", "1e400"), ("1", '"x"')):
+        state.write_text(f'{{"state": "running", "env_steps": {steps}, "env_steps_total": 9, "pid": {pid}}}')
+        assert len(rows(copied)) == 2
+    for text in ('{"api_url": "no url"}', '{"api_url": "http://[::1"}', "[", '{"api_url": 3}'):
+        (copied / ".seedbed/server.json").write_text(text)
+        assert server.running_url(copied) is None
+
+
+@pytest.mark.parametrize("given", ["a/file/new", "n" * 300])
+def test_a_folder_that_cannot_be_made_is_wrong_input(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/file").write_text("")
+    assert cli.main(["init", given]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(("text", "expected"), [("experiment: {}", "is missing"), (None, "is a folder")])
+def test_init_takes_no_invalid_params(
+    text: str | None, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / "mine.yaml"
+    given.mkdir() if text is None else given.write_text(text)
+    assert cli.main(["init", str(tmp_path / "new"), "--params", str(given)]) == 2
+    said = capsys.readouterr().err
+    assert "mine.yaml" in said
+    assert expected in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_uis_of_one_experiment_do_not_run_at_once(
+    folder: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = folder(params(plain=arm()))
+    lock = made / ".seedbed/locks/ui.lock"
+    lock.parent.mkdir(parents=True)
+    (made / ".seedbed/server.json").write_text("{}")
+    with lock.open("w") as file:
+        file.write("4711")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cli.main(["-C", str(made), "ui"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: another ui of {made} is running (process 4711);")
+    assert (made / ".seedbed/server.json").exists()
+    assert not (made / ".seedbed/logs").exists()
 
 
 def test_check_shows_terms_weights_and_a_time_from_recorded_runs(swept: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_form_runs_a_sweep_a_schedule_can_be_set_and_ctrl_c_ends_all(
         assert time.monotonic() < deadline
         time.sleep(0.5)
     query = {"logs": {"flow_run_id": {"any_": [started["id"]]}}}
-    while "nothing to do: 1 runs fresh" not in (logs := [log["message"] for log in post(f"{api}/logs/filter", query)]):
+    while "nothing to do: 1 run fresh" not in (logs := [log["message"] for log in post(f"{api}/logs/filter", query)]):
         assert time.monotonic() < deadline, logs  # logs arrive a little later than states
         time.sleep(0.5)
 

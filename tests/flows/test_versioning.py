@@ -68,6 +68,14 @@ def test_a_finished_run_that_was_not_recorded_is_recorded_and_not_run_again(copi
     assert lock_entries(copied)[:4] == ["train@plain-0", "train@thrifty-0", "evaluate@plain-0", "evaluate@thrifty-0"]
 
 
+@pytest.mark.parametrize("broken", [b"", b"stages: [", b"<<<<<<< ours\n", b"\xff\xfe"])
+def test_a_broken_lock_file_is_one_line_that_names_the_cure(copied: Path, broken: bytes) -> None:
+    (copied / "dvc.lock").write_bytes(broken)
+    with pytest.raises(versioning.VersioningError, match=r"git checkout dvc\.lock, or delete it") as caught:
+        versioning.plan(experiment.load(copied))
+    assert "\n" not in str(caught.value)
+
+
 def test_outputs_that_someone_edited_are_not_taken_for_a_finished_run(copied: Path) -> None:
     (copied / "dvc.lock").unlink()
     shutil.rmtree(copied / ".dvc/cache")
