@@ -1,8 +1,6 @@
 """What the report gives away besides its page: JSON, CSV and LaTeX, as text and as links that hold their file."""
 
 import base64
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +8,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flows.report import compare
 from flows.report.analysis import Analysis
@@ -123,11 +122,8 @@ def link(kind: str, content: str) -> str:
 
 def csv_text(header: Sequence[str], rows: Cells) -> str:
     """CSV with numbers to 8 significant digits; an empty cell stands for None and for what is not finite."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_cell(cell) for cell in row] for row in rows)
-    return buffer.getvalue()
+    table = pd.DataFrame([list(map(_cell, row)) for row in rows], columns=list(header), dtype=str)
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def _cell(value: str | float | None) -> str:
