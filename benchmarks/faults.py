@@ -374,11 +374,8 @@ def _unwritable(laboratory: Laboratory, experiment: Path) -> Case:
 def _damaged(how: str) -> Maker:
     def make(laboratory: Laboratory, experiment: Path) -> Case:
         case = Case(f"damaged checkpoint: {how}", "sac")
-        process = laboratory.start(experiment, "train", case.arm)
+        _interrupt(laboratory, experiment, case.arm, moment="ring wrapped", draw=0.2)
         state = experiment / ".seedbed" / "state" / case.arm / "0"
-        _wait_for("ring wrapped", 0.2, experiment, case.arm, process)
-        process.kill()
-        process.communicate()
         for path in _checkpoints(state)[-2 if how == "both" else -1 :]:
             raw = bytearray(path.read_bytes())
             raw[len(raw) // 2] ^= 1
@@ -392,15 +389,19 @@ def _damaged(how: str) -> Maker:
 def _clock_set_back(laboratory: Laboratory, experiment: Path) -> Case:
     """All files of the interrupted run are from tomorrow, as after a clock that was set back."""
     case = Case("clock set back", "sac")
-    process = laboratory.start(experiment, "train", case.arm)
-    _wait_for("random", 0.5, experiment, case.arm, process)
-    process.kill()
-    process.communicate()
+    _interrupt(laboratory, experiment, case.arm, moment="random", draw=0.5)
     tomorrow = time.time() + 86_400
     for path in experiment.rglob("*"):
         os.utime(path, (tomorrow, tomorrow))
     laboratory.conclude(case, experiment)
     return case
+
+
+def _interrupt(laboratory: Laboratory, experiment: Path, arm: str, *, moment: str, draw: float) -> None:
+    process = laboratory.start(experiment, "train", arm)
+    _wait_for(moment, draw, experiment, arm, process)
+    process.kill()
+    process.communicate()
 
 
 def _require_one_line(case: Case, ended: subprocess.CompletedProcess[str]) -> None:

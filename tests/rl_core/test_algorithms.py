@@ -168,7 +168,7 @@ def test_td3_targets_move_only_with_the_actor() -> None:
 
 def test_temperature_settles_where_entropy_meets_its_target() -> None:
     learner = build("sac", target_entropy=-1.0, learning_rate=3e-3)
-    data = batch(256, bootstrap=torch.zeros(256))
+    data = batch(256)
     # A reward against large actions: the temperature alone decides how wide the policy spreads.
     data = batch(256, bootstrap=torch.zeros(256), reward=-data.action.square().sum(-1))
     entropies = [float(sac.update(learner, data)["entropy"]) for _ in range(2000)]

@@ -18,7 +18,7 @@ import pytest
 
 from rl_core import checkpoints, runner
 from rl_core.config import resolve
-from rl_core.errors import Interrupted, TrainingError
+from rl_core.errors import TrainingError
 from rl_core.link import CollectorLink
 from rl_core.networks import init_mlp
 from rl_core.replay import Layout
@@ -232,10 +232,6 @@ def test_an_evaluation_of_another_policy_does_not_outlive_it(tmp_path: Path) -> 
     assert evaluation.exists()
     train(tmp_path, seed=1)
     assert not evaluation.exists()
-
-
-def test_an_interruption_carries_its_signal() -> None:
-    assert Interrupted(signal.SIGTERM).signum == signal.SIGTERM
 
 
 def test_too_little_disk_is_one_clear_error_before_anything_starts(
