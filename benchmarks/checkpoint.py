@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.machine import closing_line
 from rl_core import checkpoints
 from rl_core.algorithms import sac
-from rl_core.config import SacSettings
+from rl_core.presets import SacSettings
 from rl_core.replay import Layout, ReplayRing
+from rl_core.shapes import Shapes
 from rl_core.state import TrainingState
 
 OBS_DIM, ACTION_DIM = 17, 6
@@ -89,7 +90,7 @@ def _write(ring: ReplayRing, counters: dict[str, int], name: str, rows: int) -> 
 
 
 def _state() -> TrainingState:
-    learner = sac.build(SacSettings(), obs_dim=OBS_DIM, action_dim=ACTION_DIM, network_seed=0, noise_seed=1)
+    learner = sac.build(SacSettings(), Shapes(obs=OBS_DIM, action=ACTION_DIM), network_seed=0, noise_seed=1)
     return TrainingState({name: tensor.detach().numpy() for name, tensor in sac.state(learner).items()}, {})
 
 

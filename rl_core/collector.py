@@ -18,9 +18,11 @@ from rl_core import envs
 from rl_core.algorithms import ALGORITHMS
 from rl_core.config import RunSettings
 from rl_core.envs.simulation import VectorEnv
+from rl_core.errors import TrainingError
 from rl_core.handover import AnyArray, WeightBoard, receive, send
-from rl_core.metrics import Array, EpisodeTracker
+from rl_core.metrics import Array, EpisodeTracker, under
 from rl_core.networks import Params
+from rl_core.normalization import normalized
 from rl_core.replay import Layout, ReplayRing
 from rl_core.seeding import generator, generator_state, set_generator_state, stream
 
@@ -36,7 +38,8 @@ class CollectorPlan:
     layout: Layout
     ring_path: Path
     weights_path: Path
-    actor_shapes: Mapping[str, tuple[int, ...]]
+    weight_shapes: Mapping[str, tuple[int, ...]]  # of what the learner publishes: the actor and its normaliser
+    versions_kept: int
     parent_pid: int
 
 
@@ -72,11 +75,13 @@ class Collector:
             threads=settings.collector_threads,
         )
         self.ring = ReplayRing(plan.ring_path, plan.layout)
-        self.board = WeightBoard(plan.weights_path, {k: torch.empty(s) for k, s in plan.actor_shapes.items()})
-        self.exploration = generator(plan.seed, "exploration")
+        self.board = WeightBoard(plan.weights_path, plan.weight_shapes, versions_kept=plan.versions_kept)
+        self.rng = generator(plan.seed, "exploration")
+        algorithm = ALGORITHMS[settings.algorithm]
+        self.exploration = algorithm.exploration(settings.learner, settings.num_envs, self.env.action_dim)
         self.tracker = EpisodeTracker(settings.num_envs, len(task.terms))
         self.counter = 0  # transitions written
-        self._act = ALGORITHMS[settings.algorithm].act
+        self._act = algorithm.act
 
     def serve(self, connection: Connection) -> None:
         """Answer `collect`, `state`, `restore` until `close`."""
@@ -100,9 +105,10 @@ class Collector:
         return np.concatenate(ended)
 
     def _step(self, actor: Params) -> Array:
-        obs = self.env.observation
-        action = self._action(actor, obs)
+        obs = _joined(self.env.observation, self.env.privileged)
+        action = self._action(actor)
         step = self.env.step(action)
+        self.exploration.ended(step.done, self.rng)
         self.ring.write(
             self.counter,
             obs=obs,
@@ -110,34 +116,41 @@ class Collector:
             reward=step.reward,
             terminated=step.terminated,
             truncated=step.truncated,
-            next_obs=step.next_observation,
+            next_obs=_joined(step.next_observation, step.next_privileged),
         )
         self.counter += self.settings.num_envs
         self.board.beat()
         return self.tracker.add(step)
 
-    def _action(self, actor: Params, obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        shape = (self.settings.num_envs, self.env.action_dim)
-        if self.counter < self.settings.learning_starts:
-            return self.exploration.uniform(-1, 1, shape).astype(np.float32)
-        noise = torch.from_numpy(self.exploration.standard_normal(shape, np.float32))
+    def _action(self, actor: Params) -> npt.NDArray[np.float32]:
+        settings = self.settings
+        if settings.warmup == "uniform" and self.counter < settings.learning_starts:
+            return self.rng.uniform(-1, 1, (settings.num_envs, self.env.action_dim)).astype(np.float32)
+        noise = torch.from_numpy(self.exploration.noise(self.rng))
         with torch.no_grad():
-            action: npt.NDArray[np.float32] = self._act(
-                self.settings.learner, actor, torch.from_numpy(obs), noise
-            ).numpy()
+            seen = normalized(actor, torch.from_numpy(self.env.observation))
+            action: npt.NDArray[np.float32] = self._act(settings.learner, actor, seen, noise).numpy()
+        if not np.isfinite(action).all():
+            raise TrainingError(f"env step {self.counter}: the policy's action is not finite")
         return action
 
     def state(self) -> dict[str, AnyArray]:
         """Return everything the next chunk depends on, apart from weights, ring and counter."""
         env = {f"env.{name}": array for name, array in self.env.state().items()}
-        return {**env, "exploration": generator_state(self.exploration), "open_episodes": self.tracker.open.copy()}
+        held = {f"exploration.{name}": array for name, array in self.exploration.state().items()}
+        return {**env, **held, "generator": generator_state(self.rng), "open_episodes": self.tracker.open.copy()}
 
     def restore(self, arrays: Mapping[str, AnyArray], counter: int) -> None:
         """Continue from what `state` returned, at `counter` transitions."""
-        self.env.restore({name.removeprefix("env."): array for name, array in arrays.items()})
-        set_generator_state(self.exploration, arrays["exploration"].astype(np.uint64))
+        self.env.restore(under("env.", arrays))
+        self.exploration.restore(under("exploration.", arrays))
+        set_generator_state(self.rng, arrays["generator"].astype(np.uint64))
         self.tracker.open[:] = arrays["open_episodes"]
         self.counter = counter
+
+
+def _joined(observation: npt.NDArray[np.float32], privileged: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.concatenate((observation, privileged), axis=1) if privileged.shape[1] else observation
 
 
 def _die_with_parent(parent_pid: int) -> None:

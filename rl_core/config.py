@@ -1,4 +1,4 @@
-"""The settings of a run: presets as data, every field typed, with unit, range and source.
+"""The settings of a run: every field typed, with unit and range. Algorithms' settings and presets: `presets`.
 
 `resolve` turns one arm of `params.yaml` (or any mapping) into a frozen `RunSettings`. It fills what the arm leaves
 out from the algorithm's preset and refuses what it does not know. Importing this module loads neither torch nor
@@ -14,44 +14,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 from rl_core import envs
 from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
+from rl_core.presets import PRESETS, AlgorithmSettings, Preset
 from rl_core.wording import nearest, shown
 
 REWARD_KEYS = ("reward", "reward_weights")
 TASK_KEYS = ("task", "task_settings")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SacSettings:
-    """SAC with automatic temperature (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications")."""
-
-    gamma: float = 0.99  # discount; table 1
-    tau: float = 0.005  # share of the online weights in each target average; table 1
-    learning_rate: float = 3e-4  # Adam, for actor, critics and temperature; table 1
-    policy_delay: int = 1  # critic updates per actor update, counted over the whole run
-    actor_hidden: tuple[int, ...] = (256, 256)  # units per layer, ReLU; table 1
-    critic_hidden: tuple[int, ...] = (256, 256)  # units per layer, ReLU, two critics; table 1
-    critic_layer_norm: bool = False  # layer norm before each ReLU of the critics (not in the paper)
-    initial_alpha: float = 1.0  # temperature at the start
-    target_entropy: float | None = None  # nats; None means −|A|, section 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Td3Settings:
-    """TD3 (Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods")."""
-
-    gamma: float = 0.99  # discount; appendix C
-    tau: float = 0.005  # share of the online weights in each target average; section 6.1
-    learning_rate: float = 3e-4  # Adam, for actor and critics; the authors' code
-    policy_delay: int = 2  # critic updates per actor and target update, counted over the whole run; section 5.2
-    actor_hidden: tuple[int, ...] = (256, 256)  # units per layer, ReLU; the authors' code
-    critic_hidden: tuple[int, ...] = (256, 256)  # units per layer, ReLU, two critics; the authors' code
-    critic_layer_norm: bool = False  # layer norm before each ReLU of the critics (not in the paper)
-    exploration_noise: float = 0.1  # standard deviation, in units of the action range ±1; section 6.1
-    target_noise: float = 0.2  # standard deviation of the target policy's noise; section 5.3
-    target_noise_clip: float = 0.5  # bound of that noise; section 5.3
-
-
-AlgorithmSettings = SacSettings | Td3Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +38,13 @@ class RunSettings:
     updates_per_vector_step: int | None = None  # gradient updates; None means one per transition, that is num_envs
     batch_size: int = 256  # transitions per update
     replay_capacity: int = 1_000_000  # transitions
-    learning_starts: int = 10_000  # transitions collected with uniform random actions before the first update
-    collection: str = "pipelined"  # pipelined: learner and collector overlap by one chunk; lockstep: they alternate
+    learning_starts: int = 10_000  # transitions collected before the first update
+    warmup: str = "uniform"  # actions until learning starts: uniform random ones, or the untrained policy's
+    collection: str = "pipelined"  # pipelined: overlap by one chunk; lockstep: alternate; async: run free
+    max_updates_per_env_step: float | None = None  # async alone: the learner waits beyond this ratio; None: never
+    normalize_observations: bool = False  # running mean and deviation of every observation acted on
+    normalize_rewards: bool = False  # running deviation of discounted returns
+    symmetry: bool = False  # half of each batch is drawn, the other half is its mirror image
     eval_interval: int = 10_000  # env steps between two evaluations (and policy snapshots)
     eval_episodes: int = 10  # episodes per evaluation
     log_interval: int = 1_000  # env steps between two rows of progress.csv
@@ -92,6 +64,24 @@ class RunSettings:
         return self.num_envs if self.updates_per_vector_step is None else self.updates_per_vector_step
 
     @property
+    def total_updates(self) -> int:
+        """Gradient updates of the whole run, for schedules; in `async` mode a nominal number."""
+        chunk = self.num_envs * self.vector_steps_per_chunk
+        skipped = math.ceil(self.first_update_at / chunk) - 1  # chunks that end below the threshold
+        return (self.vector_steps - skipped * self.vector_steps_per_chunk) * self.updates_each_vector_step
+
+    @property
+    def largest_value(self) -> float:
+        """The largest discounted return that the critics can hold; infinite for scalar critics."""
+        support = (getattr(self.learner, name, math.inf) for name in ("v_min", "v_max"))
+        return min(abs(edge) for edge in support)
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same seed gives the same bytes."""
+        return self.collection != "async"
+
+    @property
     def first_update_at(self) -> int:
         """Transitions in the ring before the first update."""
         return max(self.batch_size, self.learning_starts)
@@ -105,17 +95,10 @@ class RunSettings:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in flat.items()}
 
 
-def _td3_learning_starts(env_steps: int) -> int:
-    # The authors start after 25 000 steps of 1M, or 1 000 on the short tasks; a tenth of the budget in between.
-    return min(25_000, max(1_000, env_steps // 10))
-
-
-PRESETS: dict[str, type[AlgorithmSettings]] = {"sac": SacSettings, "td3": Td3Settings}
-
 _RUN_FIELDS = tuple(
     f.name for f in fields(RunSettings) if f.name not in (*TASK_KEYS, *REWARD_KEYS, "weights", "algorithm", "learner")
 )
-_COLLECTIONS = ("pipelined", "lockstep")
+_CHOICES = {"collection": ("pipelined", "lockstep", "async"), "warmup": ("uniform", "policy")}
 
 _LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
 
@@ -128,6 +111,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "batch_size": (1, 10**7),
     "replay_capacity": (1, 10**10),
     "learning_starts": (0, 10**12),
+    "max_updates_per_env_step": (1e-6, 1e6),
     "eval_interval": (1, 10**12),
     "eval_episodes": (1, 10_000),
     "log_interval": (1, 10**12),
@@ -138,7 +122,21 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gamma": (0, 1),
     "tau": (0, 1),
     "learning_rate": (0, 1),
+    "final_learning_rate": (0, 1),
+    "beta2": (0, 1),
+    "weight_decay": (0, 100),
     "policy_delay": (1, 1_000),
+    "actor_width": (1, 65_536),
+    "critic_width": (1, 65_536),
+    "blocks": (0, 100),
+    "batch_norm_momentum": (1e-6, 1),
+    "atoms": (2, 10_000),
+    "v_min": (-1e9, 1e9),
+    "v_max": (-1e9, 1e9),
+    "noise_exponent": (0, 100),
+    "noise_repeats_max": (1, 10_000),
+    "noise_scale_min": (1e-6, 10),
+    "noise_scale_max": (1e-6, 10),
     "initial_alpha": (1e-12, 1e6),
     "target_entropy": (-1e6, 1e6),
     "exploration_noise": (0, 10),
@@ -165,10 +163,9 @@ def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
     _refuse_unknown_keys(arm, preset, where)
     task = envs.task(_required(arm, "task", where), where=f"{where}.task")
     _required(arm, "env_steps", where)
-    learner = preset(**_read(preset, arm, [f.name for f in fields(preset)], where))
-    run = _read(RunSettings, arm, _RUN_FIELDS, where)
-    if algorithm == "td3":
-        run.setdefault("learning_starts", _td3_learning_starts(run["env_steps"]))
+    names = [f.name for f in fields(preset.settings)]
+    learner = preset.settings(**_read(preset.settings, arm, names, where))
+    run = _with_defaults(preset, _read(RunSettings, arm, _RUN_FIELDS, where))
     settings = RunSettings(
         task=task.name,
         task_settings=resolve_settings(task, _mapping(arm, "task_settings", where), where=f"{where}.task_settings"),
@@ -178,8 +175,17 @@ def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
         learner=learner,
         **run,
     )
-    _check_together(settings, where)
+    _check_together(settings, task, where)
     return settings
+
+
+def _with_defaults(preset: Preset, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what the preset fixes of a run; functions see the fields before them, and `num_envs` always."""
+    run = {"num_envs": 1, **preset.run, **given}
+    for name, value in preset.run.items():
+        if name not in given and callable(value):
+            run[name] = value(run)
+    return run
 
 
 def _required(arm: Mapping[str, object], key: str, where: str) -> object:
@@ -188,8 +194,8 @@ def _required(arm: Mapping[str, object], key: str, where: str) -> object:
     return arm[key]
 
 
-def _refuse_unknown_keys(arm: Mapping[str, object], preset: type[AlgorithmSettings], where: str) -> None:
-    known = [*TASK_KEYS, *REWARD_KEYS, "algorithm", *_RUN_FIELDS, *(f.name for f in fields(preset))]
+def _refuse_unknown_keys(arm: Mapping[str, object], preset: Preset, where: str) -> None:
+    known = [*TASK_KEYS, *REWARD_KEYS, "algorithm", *_RUN_FIELDS, *(f.name for f in fields(preset.settings))]
     for key in arm:
         if key not in known:
             raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, known)}")
@@ -248,7 +254,7 @@ def _typed(value: object, hint: Any, name: str, where: str) -> Any:
             raise SettingsError(f"{where}: expected true or false, got {shown(value)}")
         return value
     if hint is str:
-        return _choice(value, _COLLECTIONS, where)
+        return _choice(value, _CHOICES[name], where)
     return _number(value, hint, name, where)
 
 
@@ -275,7 +281,8 @@ def _choice(value: object, known: tuple[str, ...], where: str) -> str:
     return value
 
 
-def _check_together(settings: RunSettings, where: str) -> None:
+def _check_together(settings: RunSettings, task: type[Task], where: str) -> None:
+    _check_options(settings, task, where)
     if settings.batch_size > settings.replay_capacity:
         raise SettingsError(
             f"{where}: batch_size ({settings.batch_size}) is larger than replay_capacity ({settings.replay_capacity})"
@@ -291,3 +298,20 @@ def _check_together(settings: RunSettings, where: str) -> None:
             f"{where}: learning starts after {settings.first_update_at} env steps (the larger of batch_size and "
             f"learning_starts), but env_steps is {settings.env_steps}: nothing would be learned"
         )
+
+
+def _check_options(settings: RunSettings, task: type[Task], where: str) -> None:
+    learner = settings.learner
+    for low, high in (("v_min", "v_max"), ("noise_scale_min", "noise_scale_max")):
+        if hasattr(learner, low) and not getattr(learner, low) < getattr(learner, high):
+            raise SettingsError(
+                f"{where}: {low} ({getattr(learner, low):g}) must lie below {high} ({getattr(learner, high):g})"
+            )
+    if settings.symmetry and task.mirror is None:
+        raise SettingsError(f"{where}.symmetry: {task.name} has no mirror, so its batches cannot be doubled")
+    if settings.symmetry and settings.batch_size % 2:
+        raise SettingsError(f"{where}: symmetry needs an even batch_size, got {settings.batch_size}")
+    if settings.max_updates_per_env_step is not None and settings.collection != "async":
+        raise SettingsError(f"{where}.max_updates_per_env_step: only `collection: async` has such a limit")
+    if settings.normalize_rewards and settings.largest_value == 0:
+        raise SettingsError(f"{where}: normalize_rewards needs a support on both sides of 0")

@@ -1,9 +1,10 @@
 """What learner and collector hand each other: turns over a pipe, weights over a shared file.
 
 Turns are messages on a pipe, so a dead partner is noticed at once: its end closes. Weights live in a memory-mapped
-file with two slots. Version v goes to slot v mod 2, and the collector copies version v when the turn that names it
-arrives; the learner publishes v + 2 only after that turn's chunk came back, so neither waits for the other and
-nothing half written is ever read. The first word of the file is the collector's sign of life.
+file with one slot more than there can be turns under way. Version v goes to slot v mod slots, and the collector
+copies version v when it begins the turn that names it; the learner writes to that slot again only after the turn's
+chunk came back, so neither waits for the other and nothing half written is ever read. The first word of the file is
+the collector's sign of life.
 """
 
 import json
@@ -44,31 +45,32 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, AnyArray]
 
 
 class WeightBoard:
-    """The shared file of actor weights.
+    """The shared file of what the collector needs to act: the actor's tensors and its normaliser's.
 
     Args:
         path: the file; made if it does not exist.
-        like: an actor's parameters; their names, sorted, and their shapes fix the layout.
+        shapes: the tensors' shapes by name; the names, sorted, fix the layout.
+        versions_kept: slots; a version stands until that many newer ones have been published.
     """
 
-    def __init__(self, path: Path, like: Params) -> None:
-        self._shapes = {name: like[name].shape for name in sorted(like)}
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], *, versions_kept: int = 2) -> None:
+        self._shapes = {name: torch.Size(shapes[name]) for name in sorted(shapes)}
         size = sum(shape.numel() for shape in self._shapes.values())
-        words = _HEADER_WORDS + 2 * size
+        words = _HEADER_WORDS + versions_kept * size
         if not path.exists() or path.stat().st_size != 4 * words:
             path.write_bytes(bytes(4 * words))
         words_map = np.memmap(path, np.float32, "r+", shape=(words,))
         self._life = words_map[:_HEADER_WORDS].view(np.int64)
-        self._slots = torch.from_numpy(words_map[_HEADER_WORDS:].reshape(2, size))
+        self._slots = torch.from_numpy(words_map[_HEADER_WORDS:].reshape(versions_kept, size))
 
     def publish(self, version: int, params: Params) -> None:
         """Write the parameters as version `version`."""
         with torch.no_grad():
-            torch.cat([params[name].reshape(-1) for name in self._shapes], out=self._slots[version % 2])
+            torch.cat([params[name].reshape(-1) for name in self._shapes], out=self._slots[version % len(self._slots)])
 
     def read(self, version: int) -> Params:
         """Return a copy of version `version`."""
-        flat = self._slots[version % 2].clone()
+        flat = self._slots[version % len(self._slots)].clone()
         parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
 

@@ -20,7 +20,13 @@ from rl_core.replay import Layout
 
 _START_TIMEOUT_S = 120.0  # loading torch and MuJoCo on a busy machine
 _TICK_S = 0.5
+_TURNS_AHEAD_ASYNC = 4
 _JOIN_S = 1.0
+
+
+def turns_ahead(settings: RunSettings) -> int:
+    """Return how many turns may be under way at once: in `async` mode some, so that the collector never idles."""
+    return _TURNS_AHEAD_ASYNC if settings.collection == "async" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +40,24 @@ class Chunk:
 class CollectorLink:
     """A running collector process. Close it, also after a failure; closing twice is harmless."""
 
-    def __init__(self, settings: RunSettings, seed: int, *, layout: Layout, folder: Path, actor: Params) -> None:
+    def __init__(self, settings: RunSettings, seed: int, *, layout: Layout, folder: Path, weights: Params) -> None:
         self._hang_timeout_s = settings.hang_timeout_s
+        self._turns_ahead = turns_ahead(settings)
+        self.under_way = 0  # turns requested and not received
         weights_path = folder / "weights.bin"
-        self._board = WeightBoard(weights_path, actor)
+        shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        self._board = WeightBoard(weights_path, shapes, versions_kept=self._turns_ahead + 1)
         plan = collector.CollectorPlan(
             settings=settings,
             seed=seed,
             layout=layout,
             ring_path=folder / "replay.bin",
             weights_path=weights_path,
-            actor_shapes={name: tuple(tensor.shape) for name, tensor in actor.items()},
+            weight_shapes=shapes,
+            versions_kept=self._turns_ahead + 1,
             parent_pid=os.getpid(),
         )
+        self._watch = _Watch(self._board, self._hang_timeout_s)
         context = multiprocessing.get_context("spawn")  # fork is unsafe beside CUDA and torch's threads
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=collector.main, args=(plan, theirs), name="collector", daemon=True)
@@ -57,22 +68,49 @@ class CollectorLink:
         """Wait until the collector has built its environments."""
         self._receive("ready", _START_TIMEOUT_S)
 
-    def publish(self, version: int, actor: Params) -> None:
-        """Make the actor's weights readable as `version`."""
-        self._board.publish(version, actor)
+    def publish(self, version: int, weights: Params) -> None:
+        """Make weights readable as `version`."""
+        self._board.publish(version, weights)
+
+    @property
+    def can_request(self) -> bool:
+        """Whether one more turn may be under way: the ring's slack and the weight slots are made for so many."""
+        return self.under_way < self._turns_ahead
 
     def request(self, *, vector_steps: int, version: int) -> None:
-        """Have the collector gather one chunk with the weights of `version`."""
+        """Have the collector gather one chunk with the weights of `version`.
+
+        Raises:
+            RuntimeError: too many turns are under way; rows still to be read would be overwritten.
+        """
+        if not self.can_request:
+            raise RuntimeError(f"{self.under_way} turns are under way, no more than {self._turns_ahead} may be")
         self._send("collect", vector_steps=vector_steps, version=version)
+        if not self.under_way:
+            self._watch = _Watch(self._board, self._hang_timeout_s)  # it was idle
+        self.under_way += 1
 
     def wait_chunk(self) -> Chunk:
-        """Wait for the chunk that was requested.
+        """Wait for the oldest chunk that was requested.
 
         Raises:
             TrainingError: the collector raised, was killed, or hangs; the message says which.
         """
         info, arrays = self._receive("chunk", self._hang_timeout_s)
+        self.under_way -= 1
         return Chunk(info["counter"], arrays["episodes"])  # type: ignore[arg-type]
+
+    def chunk_is_there(self) -> bool:
+        """Whether `wait_chunk` would return, or raise, at once.
+
+        Raises:
+            TrainingError: the collector hangs.
+        """
+        if wait([self._connection], 0):
+            self._watch = _Watch(self._board, self._hang_timeout_s)
+            return True
+        self._require_life(self._watch)
+        return False
 
     def state(self) -> dict[str, AnyArray]:
         """Return the state of the collector, which must be between two turns."""
@@ -98,13 +136,9 @@ class CollectorLink:
             raise TrainingError(self._obituary()) from None
 
     def _receive(self, kind: str, timeout_s: float) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-        beats, deadline = self._board.beats, time.monotonic() + timeout_s
+        watch = _Watch(self._board, timeout_s)
         while not wait([self._connection], _TICK_S):
-            if self._board.beats != beats:
-                beats, deadline = self._board.beats, time.monotonic() + timeout_s
-            if time.monotonic() > deadline:
-                self._process.kill()
-                raise TrainingError(f"the collector hangs: no vector step for {timeout_s:g} s; it was ended")
+            self._require_life(watch)
         try:
             info, arrays = receive(self._connection)
         except (EOFError, OSError):
@@ -115,6 +149,11 @@ class CollectorLink:
             raise TrainingError(f"the collector answered {info['kind']!r} instead of {kind!r}")
         return info, arrays
 
+    def _require_life(self, watch: "_Watch") -> None:
+        if watch.expired():
+            self._process.kill()
+            raise TrainingError(f"the collector hangs: no vector step for {watch.timeout_s:g} s; it was ended")
+
     def _obituary(self) -> str:
         self._process.join(_JOIN_S)
         code = self._process.exitcode
@@ -123,3 +162,20 @@ class CollectorLink:
         if code < 0:
             return f"the collector was killed by {signal.Signals(-code).name} (out of memory, or by hand)"
         return f"the collector ended with exit code {code}"
+
+
+class _Watch:
+    """Whether the collector has taken a vector step within the last `timeout_s` seconds."""
+
+    def __init__(self, board: WeightBoard, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._board = board
+        self._note()
+
+    def expired(self) -> bool:
+        if self._board.beats != self._beats:
+            self._note()
+        return time.monotonic() > self._deadline
+
+    def _note(self) -> None:
+        self._beats, self._deadline = self._board.beats, time.monotonic() + self.timeout_s

@@ -2,35 +2,48 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own customary name
 
 Params = dict[str, Tensor]
+Activation = Callable[[Tensor], Tensor]
 
-LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+
+def mlp_shapes(sizes: Sequence[int], *, layer_norm: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a perceptron with layers of `sizes`: `0.weight`, `0.bias`, ….
+
+    With `layer_norm`, each hidden layer also has `i.scale` and `i.shift`.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        shapes |= {f"{i}.weight": (fan_out, fan_in), f"{i}.bias": (fan_out,)}
+        if layer_norm and i < len(sizes) - 2:
+            shapes |= {f"{i}.scale": (fan_out,), f"{i}.shift": (fan_out,)}
+    return shapes
 
 
 def init_mlp(sizes: Sequence[int], *, layer_norm: bool = False, generator: torch.Generator) -> Params:
-    """Return the weights of a perceptron with layers of `sizes`, named `0.weight`, `0.bias`, ….
+    """Return the tensors that `mlp_shapes` names.
 
     Weights and biases are uniform in ±1/√fan_in, torch's default for a linear layer, which the published runs of
-    SAC and TD3 used. With `layer_norm`, each hidden layer also has `i.scale` (ones) and `i.shift` (zeros).
+    SAC and TD3 used; scales are ones and shifts zeros.
     """
     params: Params = {}
-    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-        bound = 1 / math.sqrt(fan_in)
-        for name, shape in (("weight", (fan_out, fan_in)), ("bias", (fan_out,))):
-            params[f"{i}.{name}"] = torch.empty(shape).uniform_(-bound, bound, generator=generator)
-        if layer_norm and i < len(sizes) - 2:
-            params[f"{i}.scale"], params[f"{i}.shift"] = torch.ones(fan_out), torch.zeros(fan_out)
+    for name, shape in mlp_shapes(sizes, layer_norm=layer_norm).items():
+        layer, _, part = name.partition(".")
+        bound = 1 / math.sqrt(sizes[int(layer)])
+        if part in ("weight", "bias"):
+            params[name] = torch.empty(shape).uniform_(-bound, bound, generator=generator)
+        else:
+            params[name] = torch.ones(shape) if part == "scale" else torch.zeros(shape)
     return params
 
 
-def mlp(params: Mapping[str, Tensor], x: Tensor, prefix: str = "") -> Tensor:
-    """Return the perceptron's output for `x`, (..., sizes[0]) -> (..., sizes[-1]); ReLU between the layers."""
+def mlp(params: Mapping[str, Tensor], x: Tensor, prefix: str = "", *, activation: Activation = torch.relu) -> Tensor:
+    """Return the perceptron's output for `x`, (..., sizes[0]) -> (..., sizes[-1]); `activation` between the layers."""
     i = 0
     while True:
         x = F.linear(x, params[f"{prefix}{i}.weight"], params[f"{prefix}{i}.bias"])
@@ -40,7 +53,7 @@ def mlp(params: Mapping[str, Tensor], x: Tensor, prefix: str = "") -> Tensor:
         i += 1
         if f"{prefix}{i}.weight" not in params:
             return x
-        x = torch.relu(x)
+        x = activation(x)
 
 
 def init_twin(sizes: Sequence[int], *, layer_norm: bool, generator: torch.Generator) -> Params:
@@ -52,22 +65,14 @@ def init_twin(sizes: Sequence[int], *, layer_norm: bool, generator: torch.Genera
     }
 
 
-def twin_q(params: Mapping[str, Tensor], obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both critics' values of `(obs, action)`, (batch,) each.
-
-    Two products per layer, not one batched product over the pair: measured at 90 against 60 GFLOPS on one core.
-    """
-    x = torch.cat((obs, action), dim=-1)
-    return mlp(params, x, "q1.").squeeze(-1), mlp(params, x, "q2.").squeeze(-1)
-
-
-def gaussian_head(output: Tensor) -> tuple[Tensor, Tensor]:
+def gaussian_head(output: Tensor, log_std_min: float = -5.0, log_std_max: float = 2.0) -> tuple[Tensor, Tensor]:
     """Split a policy's output, (..., 2·|A|), into mean and log standard deviation, (..., |A|) each.
 
-    log σ = −5 + 3.5 (1 + tanh x) lies in [−5, 2]. The smooth map, unlike a clamp, keeps a gradient at the bounds.
+    log σ = min + ½ (max − min) (1 + tanh x), by default in [−5, 2]. The smooth map, unlike a clamp, keeps a gradient
+    at the bounds.
     """
     mean, x = output.chunk(2, dim=-1)
-    return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (1 + torch.tanh(x))
+    return mean, log_std_min + 0.5 * (log_std_max - log_std_min) * (1 + torch.tanh(x))
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,43 +92,18 @@ def polyak_(target: Params, online: Params, tau: float) -> None:
     torch._foreach_lerp_(list(target.values()), list(online.values()), tau)
 
 
-class Adam:
-    """Adam (Kingma & Ba 2015, algorithm 1) over a dictionary of parameters, on torch's fused kernel.
+def copy_of(params: Params) -> Params:
+    """Return target parameters: equal numbers in tensors of their own."""
+    return {name: tensor.detach().clone() for name, tensor in params.items()}
 
-    The kernel is called directly: `torch.optim.Adam` around it adds a tenth to the time of a small update, loads
-    torch's compiler (a second at every start) and leaves a folder of the compiler's in the temporary directory.
-    """
 
-    def __init__(self, params: Params, learning_rate: float) -> None:
-        self._params = params
-        self._learning_rate = learning_rate
-        self._steps = {name: torch.zeros(()) for name in params}
-        self._exp_avg = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
-        self._exp_avg_sq = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+def require_grad(*networks: Params) -> None:
+    """Mark every tensor of the networks as trainable."""
+    for params in networks:
+        for tensor in params.values():
+            tensor.requires_grad_()
 
-    def step(self, loss: Tensor) -> None:
-        """Move the parameters one step down the gradient of `loss`; no other tensor's gradient is computed."""
-        tensors = list(self._params.values())
-        gradients = list(torch.autograd.grad(loss, tensors))
-        with torch.no_grad():
-            torch._foreach_add_(list(self._steps.values()), 1)
-            torch._fused_adam_(
-                tensors,
-                gradients,
-                list(self._exp_avg.values()),
-                list(self._exp_avg_sq.values()),
-                [],
-                list(self._steps.values()),
-                lr=self._learning_rate,
-                beta1=0.9,
-                beta2=0.999,
-                weight_decay=0.0,
-                eps=1e-8,
-                amsgrad=False,
-                maximize=False,
-            )
 
-    def state(self) -> Params:
-        """Return the live state tensors, named `<parameter>.step`, `.exp_avg` and `.exp_avg_sq`."""
-        parts = {"step": self._steps, "exp_avg": self._exp_avg, "exp_avg_sq": self._exp_avg_sq}
-        return {f"{name}.{part}": tensors[name] for name in self._params for part, tensors in parts.items()}
+def named(parts: Mapping[str, Params]) -> Params:
+    """Return the tensors of several dictionaries in one, as `<part>.<name>`."""
+    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}

@@ -17,24 +17,26 @@ import safetensors.torch
 import torch
 
 from rl_core import envs
+from rl_core.actors import HEADS
 from rl_core.envs.simulation import dimensions
 from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
 from rl_core.files import write_atomic
-from rl_core.networks import Params, gaussian_head, mlp
+from rl_core.networks import Params
+from rl_core.normalization import OBS_MEAN, OBS_STD, normalized
 from rl_core.wording import nearest
 
 METADATA_KEY = "seedbed"
 FORMAT = 1
-_HEADS = ("gaussian", "deterministic")
+_NORMALIZER = (OBS_MEAN, OBS_STD)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A trained actor with what is needed to roll it out."""
 
-    head: str  # "gaussian": tanh of the mean; "deterministic": tanh of the output
-    actor: Params
+    head: str  # a key of `actors.HEADS`
+    actor: Params  # weights and, where observations are normalised, the statistics
     task: Task
     weights: Mapping[str, float]  # the reward it was trained for: term -> weight
     metadata: Mapping[str, Any]
@@ -42,15 +44,15 @@ class Policy:
     def action(self, obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the deterministic actions, (n, |A|) in [−1, 1], for observations (n, obs_dim)."""
         with torch.no_grad():
-            output = mlp(self.actor, torch.from_numpy(obs))
-            mean = gaussian_head(output)[0] if self.head == "gaussian" else output
-            action: npt.NDArray[np.float32] = torch.tanh(mean).numpy()
+            seen = normalized(self.actor, torch.from_numpy(obs))
+            action: npt.NDArray[np.float32] = HEADS[self.head].action(self.actor, seen).numpy()
         return action
 
 
 def to_bytes(actor: Params, metadata: Mapping[str, object]) -> bytes:
     """Return a policy file's bytes; `metadata` names head, task, task_settings, weights, seed and env_steps."""
-    tensors = {f"actor.{name}": tensor.detach().cpu().contiguous() for name, tensor in actor.items()}
+    names = {name: name if name in _NORMALIZER else f"actor.{name}" for name in actor}
+    tensors = {names[name]: tensor.detach().cpu().contiguous() for name, tensor in actor.items()}
     text = json.dumps({"format": FORMAT, **metadata}, sort_keys=True, allow_nan=False)
     return bytes(safetensors.torch.save(tensors, {METADATA_KEY: text}))
 
@@ -74,13 +76,11 @@ def load(path: Path) -> Policy:
         raise SettingsError(f"{path}: no such policy; train the run first") from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise SettingsError(f"{path}: not a readable policy file ({error})") from None
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT or metadata.get("head") not in _HEADS:
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT or metadata.get("head") not in HEADS:
         raise SettingsError(f"{path}: not a policy file of format {FORMAT}")
     task = _task(metadata, path)
     actor = {name.removeprefix("actor."): tensor for name, tensor in tensors.items()}
-    obs_dim, action_dim = dimensions(task)
-    outputs = 2 * action_dim if metadata["head"] == "gaussian" else action_dim
-    _require_perceptron(actor, path, inputs=obs_dim, outputs=outputs)
+    _require_fitting(actor, metadata["head"], task, path)
     return Policy(metadata["head"], actor, task, _weights(metadata, task, path), metadata)
 
 
@@ -102,17 +102,17 @@ def _weights(metadata: Mapping[str, Any], task: Task, path: Path) -> dict[str, f
     return weights
 
 
-def _require_perceptron(actor: Params, path: Path, *, inputs: int, outputs: int) -> None:
-    layers = len(actor) // 2
-    width = inputs
-    for i in range(layers):
-        weight, bias = actor.get(f"{i}.weight"), actor.get(f"{i}.bias")
-        if weight is None or bias is None or weight.dim() != 2 or bias.shape != weight.shape[:1]:
-            raise SettingsError(f"{path}: layer {i} of the policy is missing or has the wrong shape")
-        if weight.dtype != torch.float32 or bias.dtype != torch.float32 or weight.shape[1] != width:
-            raise SettingsError(f"{path}: layer {i} of the policy does not fit what comes before it")
-        if not (torch.isfinite(weight).all() and torch.isfinite(bias).all()):
-            raise SettingsError(f"{path}: layer {i} of the policy holds numbers that are not finite")
-        width = weight.shape[0]
-    if not layers or len(actor) != 2 * layers or width != outputs:
-        raise SettingsError(f"{path}: the policy's layers do not fit its task")
+def _require_fitting(actor: Params, head: str, task: Task, path: Path) -> None:
+    obs_dim, action_dim, _ = dimensions(task)
+    found = {name: tuple(tensor.shape) for name, tensor in actor.items()}
+    expected = HEADS[head].shapes({name: shape for name, shape in found.items() if shape}, obs_dim, action_dim)
+    if OBS_MEAN in found or OBS_STD in found:
+        expected |= dict.fromkeys(_NORMALIZER, (obs_dim,))
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            raise SettingsError(
+                f"{path}: tensor {name!r} of the policy does not fit its task: shape {found.get(name, 'missing')}, "
+                f"expected {expected.get(name, 'none')}"
+            )
+        if actor[name].dtype != torch.float32 or not torch.isfinite(actor[name]).all():
+            raise SettingsError(f"{path}: tensor {name!r} of the policy is not made of finite float32 numbers")

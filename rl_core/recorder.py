@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rl_core import evaluation
 from rl_core.envs.task import Task
-from rl_core.errors import TrainingError
 from rl_core.metrics import Array, CsvFile, EpisodeWindow
 from rl_core.state import AnyArray
 
@@ -33,11 +32,9 @@ class LossMeans:
             self._sums[name] += value
             self._counts[name] += 1
 
-    def require_finite(self, iteration: int) -> None:
-        """Raise a TrainingError that names iteration and loss if a number is not finite."""
-        for name, total in self._sums.items():
-            if not math.isfinite(float(total)):
-                raise TrainingError(f"iteration {iteration}: {name} is not finite; the run cannot learn from here")
+    def not_finite(self) -> str | None:
+        """Return the name of a loss that is not finite, or None."""
+        return next((name for name, total in self._sums.items() if not math.isfinite(float(total))), None)
 
     def take(self) -> dict[str, float]:
         """Return the means and start anew."""

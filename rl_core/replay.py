@@ -1,9 +1,11 @@
 """The replay ring: one packed float32 row per transition in a memory-mapped file that two processes share.
 
-A row is obs | action | reward | terminated | truncated | next_obs. The collector writes at an absolute counter, slot
-= counter mod (capacity + slack). The learner samples the newest `capacity` rows before *its own* position, never at
-the shared counter, so that what it sees does not depend on how far the collector has gone on. The slack keeps rows
-in place that a checkpoint still needs while newer ones are written.
+A row is obs | privileged | action | reward | terminated | truncated | next_obs | next_privileged, raw values; what
+critics alone observe, where the task has it, stands beside the observation and is stored once. The collector writes at
+an absolute counter, slot = counter mod (capacity + slack). The learner samples the newest `capacity` rows before *its
+own* position, never at the shared counter, so that what it sees does not depend on how far the collector has gone on.
+The slack keeps rows in place that a checkpoint still needs while newer ones are written, and it is why a row is never
+read while it is written, however far the collector may be ahead.
 """
 
 import os
@@ -25,10 +27,12 @@ class Batch:
     """Transitions as the learner reads them."""
 
     obs: Tensor  # (batch, obs_dim)
+    critic_obs: Tensor  # (batch, obs_dim + privileged_dim): obs, and what critics alone observe
     action: Tensor  # (batch, action_dim)
     reward: Tensor  # (batch,)
     bootstrap: Tensor  # (batch,), 0 where the episode truly ended, else 1
     next_obs: Tensor  # (batch, obs_dim), the true last observation of an episode, not the one after the reset
+    next_critic_obs: Tensor  # (batch, obs_dim + privileged_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Layout:
     action_dim: int
     capacity: int  # rows that can be sampled
     slack: int  # further rows that protect what a checkpoint needs
+    privileged_dim: int = 0
 
     @property
     def slots(self) -> int:
@@ -48,7 +53,17 @@ class Layout:
     @property
     def width(self) -> int:
         """Numbers in a row."""
-        return 2 * self.obs_dim + self.action_dim + 3
+        return 2 * self.critic_obs_dim + self.action_dim + 3
+
+    @property
+    def critic_obs_dim(self) -> int:
+        """Numbers that a critic observes; they begin a row."""
+        return self.obs_dim + self.privileged_dim
+
+    @property
+    def reward_column(self) -> int:
+        """Where the reward stands; terminated, truncated and the next observation follow."""
+        return self.critic_obs_dim + self.action_dim
 
     @property
     def size_bytes(self) -> int:
@@ -84,7 +99,10 @@ class ReplayRing:
         truncated: npt.NDArray[np.bool_],
         next_obs: npt.NDArray[np.float32],
     ) -> None:
-        """Write the transitions of one vector step as rows counter, counter + 1, …."""
+        """Write the transitions of one vector step as rows counter, counter + 1, ….
+
+        `obs` and `next_obs` are what a critic observes, (num_envs, critic_obs_dim).
+        """
         flags = np.stack((reward, terminated, truncated), axis=1, dtype=np.float32, casting="unsafe")
         rows = np.concatenate((obs, action, flags, next_obs), axis=1)
         start, count = counter % self.layout.slots, len(rows)
@@ -101,16 +119,27 @@ class ReplayRing:
         index = torch.randint(counter - window, counter, (count,), generator=generator)
         return self._tensor.index_select(0, index.remainder_(self.layout.slots))
 
+    def newest(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Return a copy of rows start … stop − 1, oldest first; at most the newest `capacity` of them.
+
+        Returns: (rows, width).
+        """
+        start = max(start, stop - self.layout.capacity, 0)
+        rows: npt.NDArray[np.float32] = self._rows[np.arange(start, stop) % self.layout.slots]
+        return rows
+
     def unpack(self, rows: Tensor) -> Batch:
         """Return views of packed rows as a batch."""
-        obs_dim, action_dim = self.layout.obs_dim, self.layout.action_dim
-        end = obs_dim + action_dim
+        layout = self.layout
+        obs_dim, critic_dim, end = layout.obs_dim, layout.critic_obs_dim, layout.reward_column
         return Batch(
             obs=rows[:, :obs_dim],
-            action=rows[:, obs_dim:end],
+            critic_obs=rows[:, :critic_dim],
+            action=rows[:, critic_dim:end],
             reward=rows[:, end],
             bootstrap=1 - rows[:, end + 1],
-            next_obs=rows[:, end + 3 :],
+            next_obs=rows[:, end + 3 : end + 3 + obs_dim],
+            next_critic_obs=rows[:, end + 3 :],
         )
 
     def flush(self) -> None:

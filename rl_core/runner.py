@@ -1,17 +1,20 @@
-"""The training loop: checkpoint, request, train, publish, log, evaluate, receive.
+"""The training loop: checkpoint, request, train, log, evaluate, receive.
 
-`pipelined` (the default): while the learner trains on everything up to chunk k, the collector gathers chunk k + 1
-with the weights published after block k − 1. `lockstep`: chunk k + 1 is requested after block k. Both count turns and
-never time them, so a seeded run gives the same bytes every time.
+A request publishes the newest weights and has the collector gather a chunk with them. `pipelined` (the default): while
+the learner trains on everything up to chunk k, the collector gathers chunk k + 1 with the weights as after block
+k − 1. `lockstep`: chunk k + 1 is requested after block k. Both count turns and never time them, so a seeded run gives
+the same bytes every time. `async`: several turns are under way at once and nobody waits while there is something to
+do; what is learned depends on the machine's timing, and the summary says so.
 
-A checkpoint is taken when chunk k + 1 has arrived and neither side has gone on: learner and tables as after block k,
+A checkpoint is taken when chunk k + 1 has arrived and neither side has gone on (in `async` mode every turn under way
+is waited for): learner and tables as after block k,
 collector and counter as after chunk k + 1. The ring is its own checkpoint: its slack keeps in place every row that a
 kept checkpoint can sample.
 """
 
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,23 +25,27 @@ import torch
 
 from rl_core import artifacts, checkpoints, envs, evaluation
 from rl_core import policy as policies
+from rl_core import state as states
 from rl_core.algorithms import ALGORITHMS
+from rl_core.batches import Batches
 from rl_core.clock import Clock
 from rl_core.config import RunSettings
 from rl_core.envs.simulation import dimensions
+from rl_core.envs.task import Task
 from rl_core.errors import Interrupted, TrainingError
 from rl_core.files import write_json
-from rl_core.link import CollectorLink
+from rl_core.link import CollectorLink, turns_ahead
 from rl_core.metrics import under
+from rl_core.networks import Params
 from rl_core.policy import Policy
 from rl_core.progress import Display
 from rl_core.recorder import Recorder
 from rl_core.replay import Layout, ReplayRing
 from rl_core.seeding import stream, torch_seed
+from rl_core.shapes import Shapes
 from rl_core.state import TrainingState
 from rl_core.stopping import Stop, stop_signals
 
-_ROWS_PER_GATHER = 8_192  # rows drawn from the ring at once; bounds the memory of a long block
 _CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
 _TABLE_ROW_BYTES = 4_000
 
@@ -98,12 +105,35 @@ def train(
     return summary
 
 
-def ring_layout(settings: RunSettings, *, obs_dim: int, action_dim: int) -> Layout:
-    """Return the shape of the run's ring; the slack is two checkpoint intervals and two chunks, rounded up."""
+def ring_layout(settings: RunSettings, task: Task) -> Layout:
+    """Return the shape of the run's ring; the slack is two checkpoint intervals and their turns, rounded up."""
     chunk = settings.num_envs * settings.vector_steps_per_chunk
     capacity = min(settings.replay_capacity, settings.vector_steps * settings.num_envs)
-    slack = min(2 * (settings.checkpoint_interval + 2 * chunk), settings.vector_steps * settings.num_envs)
-    return Layout(obs_dim=obs_dim, action_dim=action_dim, capacity=capacity, slack=slack)
+    slack = 2 * (settings.checkpoint_interval + (1 + turns_ahead(settings)) * chunk)
+    obs, action, privileged = dimensions(task)
+    return Layout(
+        obs_dim=obs,
+        action_dim=action,
+        capacity=capacity,
+        slack=min(slack, settings.vector_steps * settings.num_envs),
+        privileged_dim=privileged,
+    )
+
+
+def build_learner(settings: RunSettings, layout: Layout, seed: int) -> Any:
+    """Return the run's learner at its start."""
+    shapes = Shapes(
+        obs=layout.obs_dim,
+        action=layout.action_dim,
+        privileged=layout.privileged_dim,
+        updates=max(1, settings.total_updates),
+    )
+    return ALGORITHMS[settings.algorithm].build(
+        settings.learner,
+        shapes,
+        network_seed=torch_seed(seed, "network"),
+        noise_seed=torch_seed(seed, "sampling", 0),
+    )
 
 
 def disk_bytes(settings: RunSettings) -> int:
@@ -112,14 +142,12 @@ def disk_bytes(settings: RunSettings) -> int:
     That is the ring, three checkpoints (two are kept while one is written) and, twice, a policy and a row per
     evaluation: in the scratch folder and where they are published.
     """
-    obs_dim, action_dim = dimensions(envs.task(settings.task)(**settings.task_settings))
-    algorithm = ALGORITHMS[settings.algorithm]
-    learner = algorithm.build(settings.learner, obs_dim=obs_dim, action_dim=action_dim, network_seed=0, noise_seed=0)
-    state = sum(tensor.nbytes for tensor in algorithm.state(learner).values())
+    layout = ring_layout(settings, envs.task(settings.task)(**settings.task_settings))
+    learner = build_learner(settings, layout, seed=0)
+    state = sum(tensor.nbytes for tensor in ALGORITHMS[settings.algorithm].state(learner).values())
     actor = sum(tensor.nbytes for tensor in learner.actor.values())
     snapshots = 2 + settings.env_steps // settings.eval_interval
-    ring = ring_layout(settings, obs_dim=obs_dim, action_dim=action_dim).size_bytes
-    return ring + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
+    return layout.size_bytes + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
 
 
 @dataclass(slots=True)
@@ -128,8 +156,9 @@ class _Turn:
 
     block: int = 0  # update blocks finished
     env_steps: int = 0  # transitions received from the collector
-    previous_env_steps: int = 0  # the same, one chunk earlier
+    previous_env_steps: int = 0  # the same, before the last receive
     requested: int = 0  # vector steps asked for
+    version: int = 0  # of the weights that the last request named
 
 
 class _Run:
@@ -151,21 +180,19 @@ class _Run:
         self._turn = _Turn()
         self._clock = Clock()
         self._budget = settings.vector_steps * settings.num_envs
-        obs_dim, action_dim = dimensions(self._task)
-        self._learner = self._algorithm.build(
-            settings.learner,
-            obs_dim=obs_dim,
-            action_dim=action_dim,
-            network_seed=torch_seed(seed, "network"),
-            noise_seed=torch_seed(seed, "sampling", 0),
-        )
-        self._sampling = torch.Generator().manual_seed(torch_seed(seed, "sampling", 1))
+        layout = ring_layout(settings, self._task)
+        self._learner = build_learner(settings, layout, seed)
         work = folder / "work"
         (work / "checkpoints").mkdir(parents=True, exist_ok=True)
-        layout = ring_layout(settings, obs_dim=obs_dim, action_dim=action_dim)
         if resumed is None:
             _require_disk(folder, disk_bytes(settings))
         self._ring = ReplayRing(folder / "replay.bin", layout)
+        self._batches = Batches(
+            settings,
+            self._ring,
+            mirror=self._task.mirror,
+            generator=torch.Generator().manual_seed(torch_seed(seed, "sampling", 1)),
+        )
         lengths = resumed.info["recorder"]["lengths"] if resumed else {}
         with ExitStack() as opened:
             self._display = opened.enter_context(closing(Display(settings, quiet=quiet)))
@@ -173,7 +200,7 @@ class _Run:
                 closing(Recorder(work, type(self._task), self._algorithm.LOSSES, lengths))
             )
             self._link = opened.enter_context(
-                closing(CollectorLink(settings, seed, layout=layout, folder=folder, actor=self._learner.actor))
+                closing(CollectorLink(settings, seed, layout=layout, folder=folder, weights=self._weights))
             )
             self._opened = opened.pop_all()
 
@@ -183,21 +210,20 @@ class _Run:
             self._start()
         else:
             self._resume(self._resumed)
-        pipelined = self._settings.collection == "pipelined"
+        in_turns = self._settings.collection == "lockstep"
         stop.deferred = True
         while True:
             self._checkpoint_if_due(stop)
-            if pipelined:
+            if not in_turns:
                 self._request()
-            self._train_block()
-            self._publish()
+            updates = self._train_block()
             self._log_if_due(status)
             self._evaluate_if_due()
             if self._turn.env_steps >= self._budget:
                 return self._finish()
-            if not pipelined:
+            if in_turns:
                 self._request()
-            self._receive()
+            self._receive(wait=self._settings.collection != "async" or not updates)
 
     def close(self) -> None:
         """End the collector and close all files; again is harmless."""
@@ -206,62 +232,90 @@ class _Run:
     # Start and resume
 
     def _start(self) -> None:
-        self._link.publish(0, self._learner.actor)
         self._display.message(_describe(self._settings, self._seed))
         self._link.wait_ready()
         self._clock.ready()
         self._evaluate()
         self._request()
-        self._receive()
+        self._receive(wait=True)
 
     def _resume(self, state: TrainingState) -> None:
         with torch.no_grad():
             for name, tensor in self._algorithm.state(self._learner).items():
                 tensor.copy_(torch.from_numpy(np.array(state.arrays[f"learner.{name}"])))
         self._learner.generator.set_state(torch.from_numpy(np.array(state.arrays["generator.learner"])))
-        self._sampling.set_state(torch.from_numpy(np.array(state.arrays["generator.sampling"])))
+        self._batches.generator.set_state(torch.from_numpy(np.array(state.arrays["generator.sampling"])))
+        self._batches.restore(under("statistics.", state.arrays))
         self._learner.updates = state.info["updates"]
         self._turn = _Turn(**state.info["turn"])
         self._recorder.restore(under("recorder.", state.arrays), state.info["recorder"])
         self._clock.restore(state.info["clock"])
         self._link.wait_ready()
-        self._link.publish(self._turn.block, self._learner.actor)
         self._link.restore(under("collector.", state.arrays), self._turn.env_steps)
         self._clock.ready()
         self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
 
     # The verbs of the loop
 
-    def _request(self) -> None:
-        vector_steps = min(self._settings.vector_steps_per_chunk, self._settings.vector_steps - self._turn.requested)
-        if vector_steps > 0:
-            self._link.request(vector_steps=vector_steps, version=self._turn.block)
-            self._turn.requested += vector_steps
+    @property
+    def _weights(self) -> Params:
+        """What the collector acts with."""
+        return {**self._learner.actor, **self._batches.published}
 
-    def _receive(self) -> None:
+    def _request(self) -> None:
+        settings, turn = self._settings, self._turn
+        while self._link.can_request and turn.requested < settings.vector_steps:
+            vector_steps = min(settings.vector_steps_per_chunk, settings.vector_steps - turn.requested)
+            turn.version += 1
+            self._link.publish(turn.version, self._weights)
+            self._link.request(vector_steps=vector_steps, version=turn.version)
+            turn.requested += vector_steps
+
+    def _receive(self, *, wait: bool) -> None:
+        self._turn.previous_env_steps = self._turn.env_steps
+        if wait:
+            self._take_chunk()
+        while self._link.under_way and self._link.chunk_is_there():
+            self._take_chunk()
+
+    def _take_chunk(self) -> None:
         with self._clock.span("learner_wait_s"):
             chunk = self._link.wait_chunk()
         self._recorder.add_episodes(chunk.episodes)
-        self._turn.previous_env_steps, self._turn.env_steps = self._turn.env_steps, chunk.counter
+        self._turn.env_steps = chunk.counter
 
-    def _train_block(self) -> None:
-        size = self._settings.batch_size
-        for count in _portions(self._updates_due(), max(1, _ROWS_PER_GATHER // size)):
-            rows = self._ring.sample(self._turn.env_steps, count * size, self._sampling)
-            for part in torch.split(rows, size):
-                self._recorder.losses.add(self._algorithm.update(self._learner, self._ring.unpack(part)))
-        self._turn.block += 1
-        self._recorder.losses.require_finite(self._turn.block)
+    def _train_block(self) -> int:
+        turn, updates = self._turn, self._updates_due()
+        self._batches.learn_statistics(turn.previous_env_steps, turn.env_steps)
+        for batch in self._batches.draw(updates, turn.env_steps):
+            self._recorder.losses.add(self._algorithm.update(self._learner, batch))
+        turn.block += 1
+        self._require_finite()
+        return updates
 
     def _updates_due(self) -> int:
-        turn = self._turn
-        if turn.env_steps < self._settings.first_update_at:
+        settings, turn = self._settings, self._turn
+        if turn.env_steps < settings.first_update_at:
             return 0
-        vector_steps = (turn.env_steps - turn.previous_env_steps) // self._settings.num_envs
-        return vector_steps * self._settings.updates_each_vector_step
+        if settings.collection != "async":
+            vector_steps = (turn.env_steps - turn.previous_env_steps) // settings.num_envs
+            return vector_steps * settings.updates_each_vector_step
+        block = settings.vector_steps_per_chunk * settings.updates_each_vector_step
+        limit = settings.max_updates_per_env_step
+        return block if limit is None else min(block, max(0, int(limit * turn.env_steps) - self._learner.updates))
 
-    def _publish(self) -> None:
-        self._link.publish(self._turn.block, self._learner.actor)
+    def _require_finite(self) -> None:
+        name = self._recorder.losses.not_finite()
+        if name is None:
+            return
+        dump = self._folder / "not-finite.seedbed"
+        arrays = {n: t.detach().numpy() for n, t in self._algorithm.state(self._learner).items()}
+        states.save(dump, TrainingState(arrays, {"iteration": self._turn.block, "updates": self._learner.updates}))
+        broken = next((n for n, array in arrays.items() if not np.isfinite(array).all()), "none yet")
+        raise TrainingError(
+            f"iteration {self._turn.block}: {name} is not finite (first tensor that is not: {broken}); the run cannot "
+            f"learn from here. The learner's tensors: {dump}"
+        )
 
     def _log_if_due(self, status: artifacts.Status) -> None:
         if not self._passed(self._settings.log_interval):
@@ -278,7 +332,7 @@ class _Run:
 
     def _evaluate(self) -> None:
         settings, env_steps = self._settings, self._turn.env_steps
-        policy = Policy(self._algorithm.HEAD, self._learner.actor, self._task, settings.weights, {})
+        policy = Policy(self._algorithm.HEAD, self._weights, self._task, settings.weights, {})
         with self._clock.span("evaluation_s"):
             result = evaluation.rollout(
                 policy,
@@ -301,6 +355,8 @@ class _Run:
         due = self._passed(self._settings.checkpoint_interval) and self._turn.env_steps < self._budget
         if due or stop.signum is not None:
             with self._clock.span("checkpoint_s"):
+                while self._link.under_way:
+                    self._take_chunk()
                 self._ring.flush()
                 checkpoints.save(self._folder, self._key, self._turn.env_steps, self.state())
         if stop.signum is not None:
@@ -312,8 +368,9 @@ class _Run:
         arrays = {f"learner.{n}": t.detach().numpy() for n, t in self._algorithm.state(self._learner).items()}
         arrays |= {f"collector.{name}": array for name, array in self._link.state().items()}
         arrays |= {f"recorder.{name}": array for name, array in recorded.items()}
+        arrays |= {f"statistics.{name}": array for name, array in self._batches.state().items()}
         arrays["generator.learner"] = self._learner.generator.get_state().numpy()
-        arrays["generator.sampling"] = self._sampling.get_state().numpy()
+        arrays["generator.sampling"] = self._batches.generator.get_state().numpy()
         info = {
             "turn": asdict(self._turn),
             "updates": self._learner.updates,
@@ -334,7 +391,7 @@ class _Run:
             "seed": self._seed,
             "env_steps": self._turn.env_steps,
         }
-        policies.save(path, self._learner.actor, metadata)
+        policies.save(path, self._weights, metadata)
 
     def _finish(self) -> dict[str, Any]:
         work = self._folder / "work"
@@ -344,6 +401,7 @@ class _Run:
             "updates": self._learner.updates,
             "iterations": self._turn.block,
             "last_checkpoint": f"checkpoints/{self._turn.env_steps}.safetensors",
+            "reproducible": self._settings.reproducible,
             **self._recorder.summary(),
         }
         write_json(work / "summary.json", summary)
@@ -371,12 +429,6 @@ def _require_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise TrainingError(f"{folder}: the run needs {needed / 1e6:.0f} MB of disk, {free / 1e6:.0f} MB are free")
-
-
-def _portions(total: int, largest: int) -> Iterator[int]:
-    while total > 0:
-        yield min(total, largest)
-        total -= largest
 
 
 def _empty(folder: Path) -> None:

@@ -2,6 +2,12 @@
 
 from types import ModuleType
 
-from rl_core.algorithms import sac, td3
+from rl_core.algorithms import fast_sac, fast_td3, flash_sac, sac, td3
 
-ALGORITHMS: dict[str, ModuleType] = {"sac": sac, "td3": td3}
+ALGORITHMS: dict[str, ModuleType] = {
+    "sac": sac,
+    "td3": td3,
+    "fast_sac": fast_sac,
+    "fast_td3": fast_td3,
+    "flash_sac": flash_sac,
+}

@@ -10,19 +10,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_core.config import SacSettings
+from rl_core.critics import twin_q
+from rl_core.exploration import Exploration, WhiteNoise
 from rl_core.networks import (
-    Adam,
     Params,
+    copy_of,
     gaussian_head,
     init_mlp,
     init_twin,
     mlp,
+    named,
     polyak_,
+    require_grad,
     squashed_sample,
-    twin_q,
 )
+from rl_core.optimizer import Adam
+from rl_core.presets import SacSettings
 from rl_core.replay import Batch
+from rl_core.shapes import Shapes
 
 HEAD = "gaussian"
 LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean")  # what `update` can return
@@ -45,30 +50,34 @@ class Sac:
     updates: int = 0
 
 
-def build(settings: SacSettings, *, obs_dim: int, action_dim: int, network_seed: int, noise_seed: int) -> Sac:
+def build(settings: SacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> Sac:
     """Return a learner at its start; networks and noise come from their own seeds."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_mlp((obs_dim, *settings.actor_hidden, 2 * action_dim), generator=init)
+    actor = init_mlp((shapes.obs, *settings.actor_hidden, 2 * shapes.action), generator=init)
     critic = init_twin(
-        (obs_dim + action_dim, *settings.critic_hidden, 1), layer_norm=settings.critic_layer_norm, generator=init
+        (shapes.critic_obs + shapes.action, *settings.critic_hidden, 1),
+        layer_norm=settings.critic_layer_norm,
+        generator=init,
     )
-    target_critic = {name: tensor.clone() for name, tensor in critic.items()}
     log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
-    for params in (actor, critic, log_alpha):
-        for tensor in params.values():
-            tensor.requires_grad_()
+    require_grad(actor, critic, log_alpha)
     return Sac(
         settings=settings,
-        target_entropy=-float(action_dim) if settings.target_entropy is None else settings.target_entropy,
+        target_entropy=-float(shapes.action) if settings.target_entropy is None else settings.target_entropy,
         actor=actor,
         critic=critic,
-        target_critic=target_critic,
+        target_critic=copy_of(critic),
         log_alpha=log_alpha,
         actor_optimizer=Adam(actor, settings.learning_rate),
         critic_optimizer=Adam(critic, settings.learning_rate),
         alpha_optimizer=Adam(log_alpha, settings.learning_rate),
         generator=torch.Generator().manual_seed(noise_seed),
     )
+
+
+def exploration(_settings: SacSettings, num_envs: int, action_dim: int) -> Exploration:
+    """Return the collector's source of noise."""
+    return WhiteNoise(num_envs, action_dim)
 
 
 def act(_settings: SacSettings, actor: Params, obs: Tensor, noise: Tensor) -> Tensor:
@@ -84,7 +93,7 @@ def update(sac: Sac, batch: Batch) -> dict[str, Tensor]:
     info = _update_critic(sac, batch, alpha)
     sac.updates += 1
     if sac.updates % s.policy_delay == 0:
-        info |= _update_actor_and_alpha(sac, batch.obs, alpha)
+        info |= _update_actor_and_alpha(sac, batch, alpha)
     polyak_(sac.target_critic, sac.critic, s.tau)
     return info
 
@@ -92,17 +101,17 @@ def update(sac: Sac, batch: Batch) -> dict[str, Tensor]:
 def _update_critic(sac: Sac, batch: Batch, alpha: Tensor) -> dict[str, Tensor]:
     with torch.no_grad():
         next_action, next_log_prob = _policy(sac, batch.next_obs)
-        next_q = torch.minimum(*twin_q(sac.target_critic, batch.next_obs, next_action))
+        next_q = torch.minimum(*twin_q(sac.target_critic, batch.next_critic_obs, next_action))
         y = batch.reward + sac.settings.gamma * batch.bootstrap * (next_q - alpha * next_log_prob)
-    q1, q2 = twin_q(sac.critic, batch.obs, batch.action)
+    q1, q2 = twin_q(sac.critic, batch.critic_obs, batch.action)
     loss = (q1 - y).square().mean() + (q2 - y).square().mean()
     sac.critic_optimizer.step(loss)
     return {"critic_loss": loss.detach(), "q_mean": q1.detach().mean()}
 
 
-def _update_actor_and_alpha(sac: Sac, obs: Tensor, alpha: Tensor) -> dict[str, Tensor]:
-    action, log_prob = _policy(sac, obs)
-    q = torch.minimum(*twin_q(sac.critic, obs, action))
+def _update_actor_and_alpha(sac: Sac, batch: Batch, alpha: Tensor) -> dict[str, Tensor]:
+    action, log_prob = _policy(sac, batch.obs)
+    q = torch.minimum(*twin_q(sac.critic, batch.critic_obs, action))
     actor_loss = (alpha * log_prob - q).mean()
     sac.actor_optimizer.step(actor_loss)
     log_alpha = sac.log_alpha["log_alpha"]
@@ -118,13 +127,14 @@ def _policy(sac: Sac, obs: Tensor) -> tuple[Tensor, Tensor]:
 
 def state(sac: Sac) -> Params:
     """Return every live tensor of the learner under a unique name; random streams and counters stand apart."""
-    parts = {
-        "actor": sac.actor,
-        "critic": sac.critic,
-        "target_critic": sac.target_critic,
-        "alpha": sac.log_alpha,
-        "actor_optimizer": sac.actor_optimizer.state(),
-        "critic_optimizer": sac.critic_optimizer.state(),
-        "alpha_optimizer": sac.alpha_optimizer.state(),
-    }
-    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+    return named(
+        {
+            "actor": sac.actor,
+            "critic": sac.critic,
+            "target_critic": sac.target_critic,
+            "alpha": sac.log_alpha,
+            "actor_optimizer": sac.actor_optimizer.state(),
+            "critic_optimizer": sac.critic_optimizer.state(),
+            "alpha_optimizer": sac.alpha_optimizer.state(),
+        }
+    )

@@ -9,9 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_core.config import Td3Settings
-from rl_core.networks import Adam, Params, init_mlp, init_twin, mlp, polyak_, twin_q
+from rl_core.critics import twin_q
+from rl_core.exploration import Exploration, WhiteNoise
+from rl_core.networks import Params, copy_of, init_mlp, init_twin, mlp, named, polyak_, require_grad
+from rl_core.optimizer import Adam
+from rl_core.presets import Td3Settings
 from rl_core.replay import Batch
+from rl_core.shapes import Shapes
 
 HEAD = "deterministic"
 LOSSES = ("critic_loss", "actor_loss", "q_mean")  # what `update` can return
@@ -32,27 +36,31 @@ class Td3:
     updates: int = 0
 
 
-def build(settings: Td3Settings, *, obs_dim: int, action_dim: int, network_seed: int, noise_seed: int) -> Td3:
+def build(settings: Td3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> Td3:
     """Return a learner at its start; networks and noise come from their own seeds."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_mlp((obs_dim, *settings.actor_hidden, action_dim), generator=init)
+    actor = init_mlp((shapes.obs, *settings.actor_hidden, shapes.action), generator=init)
     critic = init_twin(
-        (obs_dim + action_dim, *settings.critic_hidden, 1), layer_norm=settings.critic_layer_norm, generator=init
+        (shapes.critic_obs + shapes.action, *settings.critic_hidden, 1),
+        layer_norm=settings.critic_layer_norm,
+        generator=init,
     )
-    targets = [{name: tensor.clone() for name, tensor in params.items()} for params in (actor, critic)]
-    for params in (actor, critic):
-        for tensor in params.values():
-            tensor.requires_grad_()
+    require_grad(actor, critic)
     return Td3(
         settings=settings,
         actor=actor,
-        target_actor=targets[0],
+        target_actor=copy_of(actor),
         critic=critic,
-        target_critic=targets[1],
+        target_critic=copy_of(critic),
         actor_optimizer=Adam(actor, settings.learning_rate),
         critic_optimizer=Adam(critic, settings.learning_rate),
         generator=torch.Generator().manual_seed(noise_seed),
     )
+
+
+def exploration(_settings: Td3Settings, num_envs: int, action_dim: int) -> Exploration:
+    """Return the collector's source of noise."""
+    return WhiteNoise(num_envs, action_dim)
 
 
 def act(settings: Td3Settings, actor: Params, obs: Tensor, noise: Tensor) -> Tensor:
@@ -66,7 +74,7 @@ def update(td3: Td3, batch: Batch) -> dict[str, Tensor]:
     info = _update_critic(td3, batch)
     td3.updates += 1
     if td3.updates % s.policy_delay == 0:
-        info |= _update_actor(td3, batch.obs)
+        info |= _update_actor(td3, batch)
         polyak_(td3.target_critic, td3.critic, s.tau)
         polyak_(td3.target_actor, td3.actor, s.tau)
     return info
@@ -78,29 +86,30 @@ def _update_critic(td3: Td3, batch: Batch) -> dict[str, Tensor]:
         noise = s.target_noise * torch.randn(batch.action.shape, generator=td3.generator)
         noise.clamp_(-s.target_noise_clip, s.target_noise_clip)
         next_action = (torch.tanh(mlp(td3.target_actor, batch.next_obs)) + noise).clamp(-1, 1)
-        next_q = torch.minimum(*twin_q(td3.target_critic, batch.next_obs, next_action))
+        next_q = torch.minimum(*twin_q(td3.target_critic, batch.next_critic_obs, next_action))
         y = batch.reward + s.gamma * batch.bootstrap * next_q
-    q1, q2 = twin_q(td3.critic, batch.obs, batch.action)
+    q1, q2 = twin_q(td3.critic, batch.critic_obs, batch.action)
     loss = (q1 - y).square().mean() + (q2 - y).square().mean()
     td3.critic_optimizer.step(loss)
     return {"critic_loss": loss.detach(), "q_mean": q1.detach().mean()}
 
 
-def _update_actor(td3: Td3, obs: Tensor) -> dict[str, Tensor]:
-    action = torch.tanh(mlp(td3.actor, obs))
-    loss = -mlp(td3.critic, torch.cat((obs, action), dim=-1), "q1.").mean()
+def _update_actor(td3: Td3, batch: Batch) -> dict[str, Tensor]:
+    action = torch.tanh(mlp(td3.actor, batch.obs))
+    loss = -mlp(td3.critic, torch.cat((batch.critic_obs, action), dim=-1), "q1.").mean()
     td3.actor_optimizer.step(loss)
     return {"actor_loss": loss.detach()}
 
 
 def state(td3: Td3) -> Params:
     """Return every live tensor of the learner under a unique name; random streams and counters stand apart."""
-    parts = {
-        "actor": td3.actor,
-        "target_actor": td3.target_actor,
-        "critic": td3.critic,
-        "target_critic": td3.target_critic,
-        "actor_optimizer": td3.actor_optimizer.state(),
-        "critic_optimizer": td3.critic_optimizer.state(),
-    }
-    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+    return named(
+        {
+            "actor": td3.actor,
+            "target_actor": td3.target_actor,
+            "critic": td3.critic,
+            "target_critic": td3.target_critic,
+            "actor_optimizer": td3.actor_optimizer.state(),
+            "critic_optimizer": td3.critic_optimizer.state(),
+        }
+    )

@@ -15,7 +15,7 @@ from rl_core.envs.rewards import (
     named_terms,
     named_yardsticks,
 )
-from rl_core.envs.task import SimulationView, Task
+from rl_core.envs.task import Mirror, Reflection, SimulationView, Task
 
 _FALLEN_M = 1.0  # height of the upper pole's tip at which an episode ends
 
@@ -77,6 +77,7 @@ class InvertedDoublePendulum(Task):
         ACTION_RATE,
     )
     headline = "falls"
+    mirror = Mirror(observation=Reflection((-1, -1, -1, 1, 1, -1, -1, -1, -1)), action=Reflection((-1,)))  # left, right
 
     def observation(self, simulation: SimulationView) -> Array:
         qpos = simulation.qpos

@@ -17,7 +17,7 @@ from rl_core.envs.rewards import (
     named_terms,
     named_yardsticks,
 )
-from rl_core.envs.task import SimulationView, Task
+from rl_core.envs.task import Mirror, Reflection, SimulationView, Task
 
 # Body numbers in reacher.xml (world, body0, body1, fingertip, target).
 _FINGERTIP, _TARGET = 3, 4
@@ -60,6 +60,9 @@ class Reacher(Task):
         ACTION_RATE,
     )
     headline = "final_distance"
+    mirror = Mirror(  # at the x axis
+        observation=Reflection((1, 1, -1, -1, 1, -1, -1, -1, 1, -1)), action=Reflection((-1, -1))
+    )
 
     def observation(self, simulation: SimulationView) -> Array:
         angles = simulation.qpos[:, :2]

@@ -30,6 +30,7 @@ class StepResult:
     """One vector step. `next_observation` is the true last observation where an episode ended."""
 
     next_observation: Float32  # (num_envs, obs_dim)
+    next_privileged: Float32  # (num_envs, privileged_dim), what critics alone observe, likewise
     reward: Float32  # (num_envs,), what the learner is fed
     terms: Array  # (num_envs, number of terms), raw, in the order of `Task.terms`
     residual: Array  # (num_envs,), reward − Σ weight · term
@@ -79,7 +80,7 @@ class VectorEnv:
         self._rngs = [np.random.Generator(np.random.PCG64(child)) for child in streams.spawn(num_envs)]
         self._previous_action = np.zeros((num_envs, self.action_dim))
         self.elapsed = np.zeros(num_envs, np.int64)
-        self.observation = np.zeros((num_envs, 0), np.float32)
+        self.observation = self.privileged = np.zeros((num_envs, 0), np.float32)
         self.reset()
 
     @property
@@ -95,7 +96,7 @@ class VectorEnv:
     def reset(self) -> Float32:
         """Start a new episode everywhere; return the observations, (num_envs, obs_dim) float32."""
         self._start_episodes(np.arange(self.num_envs))
-        self.observation = self._observe()
+        self.observation, self.privileged = self._observe()
         return self.observation
 
     def step(self, action: Float32) -> StepResult:
@@ -116,11 +117,12 @@ class VectorEnv:
         terms = np.stack([term(transition) for term in self.task.terms.values()], axis=1)
         weighted = terms @ self.weights
         reward = weighted.astype(np.float32)
-        next_observation = self._observe()
+        next_observation, next_privileged = self._observe()
         self._previous_action = control
-        self._restart(transition.terminated | truncated, next_observation)
+        self._restart(transition.terminated | truncated, next_observation, next_privileged)
         return StepResult(
             next_observation=next_observation,
+            next_privileged=next_privileged,
             reward=reward,
             terms=terms,
             residual=reward - weighted,
@@ -137,6 +139,7 @@ class VectorEnv:
             "elapsed": self.elapsed.copy(),
             "previous_action": self._previous_action.copy(),
             "observation": self.observation.copy(),
+            "privileged": self.privileged.copy(),
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
@@ -155,6 +158,7 @@ class VectorEnv:
         self.elapsed[:] = state["elapsed"]
         self._previous_action = state["previous_action"].astype(np.float64)
         self.observation = state["observation"].astype(np.float32)
+        self.privileged = state["privileged"].astype(np.float32)
 
     def _transition(self, qpos_before: Array, control: Array) -> Transition:
         first = (self.elapsed == 1)[:, None]
@@ -169,11 +173,13 @@ class VectorEnv:
             dt_s=self.dt_s,
         )
 
-    def _restart(self, done: Bool, next_observation: Float32) -> None:
-        self.observation = next_observation
+    def _restart(self, done: Bool, observation: Float32, privileged: Float32) -> None:
+        self.observation, self.privileged = observation, privileged
         if done.any():
             self._start_episodes(np.flatnonzero(done))
-            self.observation = np.where(done[:, None], self._observe(), next_observation)
+            new_observation, new_privileged = self._observe()
+            self.observation = np.where(done[:, None], new_observation, observation)
+            self.privileged = np.where(done[:, None], new_privileged, privileged)
 
     def _start_episodes(self, ids: npt.NDArray[np.int64]) -> None:
         self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
@@ -182,8 +188,9 @@ class VectorEnv:
         self._batch.forward(ids)
         self.elapsed[ids] = 0
 
-    def _observe(self) -> Float32:
-        return self.task.observation(self).astype(np.float32)
+    def _observe(self) -> tuple[Float32, Float32]:
+        observation = self.task.observation(self).astype(np.float32)
+        return observation, self.task.privileged(self).astype(np.float32)
 
     def _require_valid(self, action: Float32) -> None:
         if action.shape != (self.num_envs, self.action_dim):
@@ -192,10 +199,10 @@ class VectorEnv:
             raise ValueError("an action is not finite")
 
 
-def dimensions(task: Task) -> tuple[int, int]:
-    """Return how many numbers the task's observations and actions hold."""
+def dimensions(task: Task) -> tuple[int, int, int]:
+    """Return how many numbers the task's observations, actions and privileged observations hold."""
     env = VectorEnv(task, weights={}, num_envs=1, streams=np.random.SeedSequence(0))
-    return env.observation_dim, env.action_dim
+    return env.observation_dim, env.action_dim, env.privileged.shape[1]
 
 
 def load_model(task: Task) -> mujoco.MjModel:

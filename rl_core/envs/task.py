@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -24,6 +25,23 @@ class SimulationView(Protocol):
     derived: Mapping[str, Array]  # one array per name in `Task.reads`, (num_envs, ...)
 
 
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """A signed permutation of coordinates: x'[i] = sign[i] · x[permutation[i]]. Applied twice it changes nothing."""
+
+    signs: tuple[int, ...]
+    permutation: tuple[int, ...] | None = None  # None: every coordinate stays where it is
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A symmetry of a task: mirrored observations and actions lead to mirrored observations and equal rewards."""
+
+    observation: Reflection
+    action: Reflection
+    privileged: Reflection = Reflection(())
+
+
 class Task(ABC):
     """One task. Subclasses are data and a few pure functions over the whole batch; they know nothing of learning.
 
@@ -40,6 +58,7 @@ class Task(ABC):
     rewards: ClassVar[Mapping[str, Mapping[str, float]]]  # reward name -> term name -> weight
     yardsticks: ClassVar[Mapping[str, Yardstick]]
     headline: ClassVar[str]  # the yardstick that compares arms with different rewards
+    mirror: ClassVar[Mirror | None] = None  # for `symmetry: true`
 
     def __init__(self, **settings: Setting) -> None:
         self.values: dict[str, Setting] = resolve_settings(type(self), settings, where=self.name)
@@ -52,6 +71,10 @@ class Task(ABC):
     @abstractmethod
     def observation(self, simulation: SimulationView) -> Array:
         """Return the observations of all environments, (num_envs, obs_dim) float64."""
+
+    def privileged(self, simulation: SimulationView) -> Array:
+        """Return what critics alone observe, (num_envs, privileged_dim) float64; nothing by default."""
+        return np.zeros((len(simulation.qpos), 0))
 
     @abstractmethod
     def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_core.presets import PRESETS
+
 SMALL: dict[str, Any] = {
     "task": "InvertedDoublePendulum-v5",
     "algorithm": "sac",
@@ -20,9 +22,18 @@ SMALL: dict[str, Any] = {
     "eval_episodes": 3,
     "log_interval": 100,
     "checkpoint_interval": 100,
-    "actor_hidden": [16],
-    "critic_hidden": [16],
+    "updates_per_vector_step": 4,
 }
+
+NETWORKS: dict[str, dict[str, Any]] = {"flash_sac": {"actor_width": 8, "critic_width": 8, "blocks": 1}}
+for _name in PRESETS:
+    NETWORKS.setdefault(_name, {"actor_hidden": [16], "critic_hidden": [16]})
+
+
+def small(algorithm: str = "sac", **changes: Any) -> dict[str, Any]:
+    """Return a small arm of any preset."""
+    return {**SMALL, "algorithm": algorithm, **NETWORKS[algorithm], **changes}
+
 
 SCRIPT = """
 import json, sys

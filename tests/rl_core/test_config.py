@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from rl_core.config import PRESETS, SacSettings, Td3Settings, resolve
+from rl_core.config import resolve
 from rl_core.errors import SettingsError
+from rl_core.presets import PRESETS, SacSettings, Td3Settings
 
 ARM: dict[str, Any] = {"task": "HalfCheetah-v5", "algorithm": "sac", "env_steps": 100_000}
 

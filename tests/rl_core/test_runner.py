@@ -21,12 +21,13 @@ from rl_core.config import resolve
 from rl_core.errors import TrainingError
 from rl_core.link import CollectorLink
 from rl_core.networks import init_mlp
+from rl_core.presets import PRESETS
 from rl_core.replay import Layout
-from tests.rl_core.conftest import SMALL, artifacts, start
+from tests.rl_core.conftest import artifacts, small, start
 
 
 def train(folder: Path, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    settings = resolve({**SMALL, **changes}, where="arm")
+    settings = resolve(small(**changes), where="arm")
     return runner.train(settings, seed, run_dir=folder / "run", state_dir=folder / "state", key="k", provenance={})
 
 
@@ -44,7 +45,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+@pytest.mark.parametrize("algorithm", PRESETS)
 @pytest.mark.parametrize("collection", ["pipelined", "lockstep"])
 def test_same_seed_same_bytes_and_another_seed_differs(tmp_path: Path, algorithm: str, collection: str) -> None:
     arm = {"algorithm": algorithm, "collection": collection}
@@ -88,7 +89,7 @@ def wait_for_checkpoint(folder: Path, process: Any, *, beyond: int) -> None:
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path: Path, algorithm: str) -> None:
-    arm = {**SMALL, "algorithm": algorithm, "env_steps": 2400}
+    arm = small(algorithm, env_steps=2400)
     train(tmp_path / "whole", algorithm=algorithm, env_steps=2400)
     folder = tmp_path / "killed"
     for beyond in (300, 900):  # before and after the ring, 300 rows, has wrapped
@@ -105,7 +106,7 @@ def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path: Path, algorithm
 
 def test_another_key_starts_anew(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start({**SMALL, "env_steps": 2400}, 0, folder)
+    process = start(small(env_steps=2400), 0, folder)
     wait_for_checkpoint(folder, process, beyond=100)
     process.kill()
     process.wait()
@@ -115,7 +116,7 @@ def test_another_key_starts_anew(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
-    process = start({**SMALL, "env_steps": 2400}, 0, folder)
+    process = start(small(env_steps=2400), 0, folder)
     wait_for_checkpoint(folder, process, beyond=600)
     process.kill()
     process.wait()
@@ -130,7 +131,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_resumable_state_and_no_process(tmp_path: Path, signum: signal.Signals) -> None:
     folder = tmp_path / "run"
-    process = start({**SMALL, "env_steps": 100_000}, 0, folder)
+    process = start(small(env_steps=100_000), 0, folder)
     wait_for_checkpoint(folder, process, beyond=200)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signum)
@@ -145,7 +146,7 @@ def test_a_signal_leaves_a_resumable_state_and_no_process(tmp_path: Path, signum
 
 
 def test_the_collector_ends_when_the_learner_is_killed(tmp_path: Path) -> None:
-    process = start({**SMALL, "env_steps": 100_000}, 0, tmp_path / "run")
+    process = start(small(env_steps=100_000), 0, tmp_path / "run")
     wait_for_checkpoint(tmp_path / "run", process, beyond=200)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
@@ -165,10 +166,10 @@ def test_a_number_that_is_not_finite_stops_the_run_and_names_it(tmp_path: Path) 
 def link(tmp_path: Path) -> Iterator[CollectorLink]:
     import torch
 
-    settings = resolve({**SMALL, "hang_timeout_s": 1.0}, where="arm")
+    settings = resolve(small(hang_timeout_s=1.0), where="arm")
     actor = init_mlp((9, 16, 2), generator=torch.Generator())
     layout = Layout(obs_dim=9, action_dim=1, capacity=300, slack=300)
-    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, actor=actor)) as made:
+    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, weights=actor)) as made:
         yield made
 
 
