@@ -53,8 +53,7 @@ class Processes:
                     if ended:
                         return process.returncode
             finally:
-                with self._lock:
-                    self._running.discard(process)
+                self.forget(process)
 
     def start(self, command: Sequence[str], *, directory: Path, output: int) -> subprocess.Popen[bytes]:
         """Start a command as the leader of a process group of its own."""
@@ -73,6 +72,11 @@ class Processes:
             )
             self._running.add(process)
         return process
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """Leave alone a command that has ended: its number may become another process's."""
+        with self._lock:
+            self._running.discard(process)
 
     def stop(self) -> None:
         """Ask every command to end and start no other. Safe in a signal handler: takes no lock."""

@@ -2,6 +2,7 @@
 
 from rl_core.envs.half_cheetah import HalfCheetah
 from rl_core.envs.inverted_double_pendulum import InvertedDoublePendulum
+from rl_core.envs.inverted_pendulum import InvertedPendulum
 from rl_core.envs.reacher import Reacher
 from rl_core.envs.task import Task
 from rl_core.errors import SettingsError
@@ -10,6 +11,7 @@ from rl_core.wording import nearest
 TASKS: dict[str, type[Task]] = {
     HalfCheetah.name: HalfCheetah,
     InvertedDoublePendulum.name: InvertedDoublePendulum,
+    InvertedPendulum.name: InvertedPendulum,
     Reacher.name: Reacher,
 }
 

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from rl_core.envs.rewards import (
     ACTION_RATE,
     ENERGY,
+    FALLS,
     Array,
     Transition,
     Yardstick,
@@ -14,6 +15,7 @@ from rl_core.envs.rewards import (
     cost_power,
     named_terms,
     named_yardsticks,
+    reward_alive,
 )
 from rl_core.envs.task import Mirror, Reflection, SimulationView, Task
 
@@ -22,11 +24,6 @@ _FALLEN_M = 1.0  # height of the upper pole's tip at which an episode ends
 
 def _tip(site_xpos: Array) -> tuple[Array, Array]:
     return site_xpos[:, 0, 0], site_xpos[:, 0, 2]
-
-
-def reward_alive(step: Transition) -> Array:
-    """1 in every step that does not end in a fall."""
-    return (~step.terminated).astype(np.float64)
 
 
 def cost_position(step: Transition) -> Array:
@@ -38,11 +35,6 @@ def cost_position(step: Transition) -> Array:
 def cost_velocity(step: Transition) -> Array:
     """Angular speed of the poles: 0.001 v₁² + 0.005 v₂²."""
     return 1e-3 * step.qvel[:, 1] ** 2 + 5e-3 * step.qvel[:, 2] ** 2
-
-
-def fall(step: Transition) -> Array:
-    """1 if the episode ended in a fall."""
-    return step.terminated.astype(np.float64)
 
 
 def cart_offset(step: Transition) -> Array:
@@ -71,7 +63,7 @@ class InvertedDoublePendulum(Task):
         "gentle": {"reward_alive": 10.0, "cost_position": -1.0, "cost_velocity": -1.0, "cost_control": -5.0},
     }
     yardsticks = named_yardsticks(
-        Yardstick("falls", fall, unit="share of episodes", better="lower", reduce="sum"),
+        FALLS,
         Yardstick("cart_offset", cart_offset, unit="m", better="lower", reduce="mean"),
         ENERGY,
         ACTION_RATE,

@@ -69,6 +69,11 @@ def named_terms(*functions: TermFunction) -> dict[str, Term]:
     return {name: Term(name, f) for f in functions for name in [getattr(f, "__name__", "")]}
 
 
+def reward_alive(step: Transition) -> Array:
+    """1 in every step that does not end in a fall."""
+    return (~step.terminated).astype(np.float64)
+
+
 def cost_control(step: Transition) -> Array:
     """Sum of squared actions."""
     return np.square(step.action).sum(axis=1)
@@ -94,8 +99,14 @@ def action_rate(step: Transition) -> Array:
     return np.abs(step.action - step.previous_action).mean(axis=1)
 
 
+def fall(step: Transition) -> Array:
+    """1 if the episode ended in a fall."""
+    return step.terminated.astype(np.float64)
+
+
 ENERGY = Yardstick("energy", energy, unit="J", better="lower", reduce="sum")
 ACTION_RATE = Yardstick("action_rate", action_rate, unit="1/step", better="lower", reduce="mean")
+FALLS = Yardstick("falls", fall, unit="share of episodes", better="lower", reduce="sum")
 
 
 def named_yardsticks(*items: Yardstick) -> dict[str, Yardstick]:

@@ -16,6 +16,7 @@ FLOAT32 = 2**-22  # a few units in the last place: observations and rewards are 
 INFO = {
     "HalfCheetah-v5": {"reward_forward": "reward_forward", "cost_control": "reward_ctrl"},
     "Reacher-v5": {"cost_distance": "reward_dist", "cost_control": "reward_ctrl"},
+    "InvertedPendulum-v5": {"reward_alive": "reward_survive"},
     "InvertedDoublePendulum-v5": {
         "reward_alive": "reward_survive",
         "cost_position": "distance_penalty",
@@ -46,12 +47,13 @@ def test_environments_equal_gymnasium_over_1000_random_steps(name: str, seed: in
     env = make(name, seed, num_envs=2)
     rng = np.random.default_rng(seed)
     original = gymnasium.make(name).unwrapped
+    full_range = original.action_space.high.astype(np.float64)
     follow(original, env, 1)
     episodes = 0
     for _ in range(STEPS):
         action = rng.uniform(-1, 1, (2, env.action_dim)).astype(np.float32)
         step = env.step(action)
-        obs, reward, terminated, _, info = original.step(action[1])
+        obs, reward, terminated, _, info = original.step(full_range * action[1])
         # The dynamics are bit-equal: positions and velocities as float64.
         np.testing.assert_array_equal(step.transition.qpos[1], original.data.qpos)
         np.testing.assert_array_equal(step.transition.qvel[1], original.data.qvel)
