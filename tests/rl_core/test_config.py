@@ -26,6 +26,51 @@ def test_presets_are_the_papers() -> None:
     assert (td3.learner.policy_delay, td3.learner.target_noise, td3.learner.target_noise_clip) == (2, 0.2, 0.5)
 
 
+def test_presets_for_many_environments_follow_the_number_of_environments() -> None:
+    fast_sac = resolve({**ARM, "algorithm": "fast_sac", "num_envs": 128}, where="arm")
+    assert (fast_sac.replay_capacity, fast_sac.learning_starts, fast_sac.batch_size) == (512 * 128, 128, 8192)
+    fast_td3 = resolve({**ARM, "algorithm": "fast_td3"}, where="arm")
+    assert (fast_td3.num_envs, fast_td3.replay_capacity, fast_td3.learning_starts) == (64, 64_000, 640)
+    for settings in (fast_sac, fast_td3):
+        assert (settings.normalize_observations, settings.warmup, settings.updates_each_vector_step) == (
+            True,
+            "policy",
+            4,
+        )
+    one, many = (resolve({**ARM, "algorithm": "flash_sac", "num_envs": n}, where="arm") for n in (1, 1024))
+    assert (one.batch_size, one.updates_each_vector_step, one.normalize_rewards) == (512, 1, True)
+    assert (many.batch_size, many.updates_each_vector_step) == (2048, 2)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_arm_overrides_any_field_of_any_preset(name: str) -> None:
+    base = resolve({**ARM, "algorithm": name}, where="arm")
+    run_defaults = dict.fromkeys(PRESETS[name].run)
+    assert resolve({**ARM, "algorithm": name, "batch_size": 128}, where="arm").batch_size == 128
+    for field in run_defaults.keys() - {"warmup"}:
+        value = getattr(base, field)
+        changed = not value if isinstance(value, bool) else value + 1
+        assert getattr(resolve({**ARM, "algorithm": name, field: changed}, where="arm"), field) == changed
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "vector_steps_per_chunk", "env_steps", "starts"),
+    [(1, 1, 500, 100), (4, 3, 1203, 100), (7, 5, 999, 256)],
+)
+def test_total_updates_are_those_of_the_loop(
+    num_envs: int, vector_steps_per_chunk: int, env_steps: int, starts: int
+) -> None:
+    changes = {"num_envs": num_envs, "vector_steps_per_chunk": vector_steps_per_chunk, "env_steps": env_steps}
+    settings = resolve({**ARM, **changes, "learning_starts": starts, "batch_size": 32}, where="arm")
+    counter = updates = done = 0
+    while done < settings.vector_steps:
+        chunk = min(vector_steps_per_chunk, settings.vector_steps - done)
+        done += chunk
+        counter += chunk * num_envs
+        updates += chunk * settings.updates_each_vector_step if counter >= settings.first_update_at else 0
+    assert settings.total_updates == updates
+
+
 @pytest.mark.parametrize(("env_steps", "starts"), [(5_000, 1_000), (30_000, 3_000), (1_000_000, 25_000)])
 def test_td3_warms_up_for_a_tenth_of_the_budget_within_bounds(env_steps: int, starts: int) -> None:
     assert resolve({**ARM, "algorithm": "td3", "env_steps": env_steps}, where="arm").learning_starts == starts
@@ -54,7 +99,7 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
     [
         ({"task": "HalfCheeta-v5"}, "arm.task: unknown task 'HalfCheeta-v5'; did you mean 'HalfCheetah-v5'?"),
         ({"algorithm": "sacc"}, "arm.algorithm: unknown algorithm 'sacc'; did you mean 'sac'?"),
-        ({"algorithm": 3}, "arm.algorithm: unknown algorithm 3; known: sac, td3"),
+        ({"algorithm": 3}, "arm.algorithm: unknown algorithm 3; known: fast_sac, fast_td3, flash_sac, sac, td3"),
         ({"learning_rat": 1e-3}, "arm: unknown key 'learning_rat'; did you mean 'learning_rate'?"),
         ({"target_noise": 0.1}, "arm: unknown key 'target_noise'"),
         ({"env_steps": "100k"}, "arm.env_steps: expected a whole number, got '100k'"),
@@ -80,6 +125,17 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
         ({"task_settings": {"frame_skip": 0}}, "expected a whole number in [1, 1e+06], got 0"),
         ({"batch_size": 512, "replay_capacity": 100}, "batch_size (512) is larger than replay_capacity (100)"),
         ({"learning_starts": 200_000}, "nothing would be learned"),
+        ({"symmetry": True}, "arm.symmetry: HalfCheetah-v5 has no mirror"),
+        ({"task": "Reacher-v5", "symmetry": True, "batch_size": 255}, "symmetry needs an even batch_size, got 255"),
+        ({"max_updates_per_env_step": 2}, "only `collection: async` has such a limit"),
+        ({"algorithm": "fast_sac", "v_min": 30}, "v_min (30) must lie below v_max (20)"),
+        (
+            {"algorithm": "fast_td3", "noise_scale_max": 0.1},
+            "noise_scale_min (0.2) must lie below noise_scale_max",
+        ),
+        ({"algorithm": "flash_sac", "v_min": 0}, "normalize_rewards needs a support on both sides of 0"),
+        ({"algorithm": "flash_sac", "actor_hidden": [64]}, "arm: unknown key 'actor_hidden'"),
+        ({"warmup": "random"}, "arm.warmup: unknown value 'random'"),
     ],
 )
 def test_wrong_input_gives_one_clear_line(change: dict[str, Any], message: str) -> None:

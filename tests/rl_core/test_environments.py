@@ -6,6 +6,7 @@ import pytest
 
 from rl_core import envs
 from rl_core.envs.simulation import VectorEnv
+from rl_core.envs.task import Reflection
 from rl_core.seeding import stream
 
 STEPS = 1000
@@ -163,3 +164,38 @@ def test_a_wrong_action_is_refused(action: np.ndarray) -> None:
 def test_a_state_of_another_task_is_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         make("Reacher-v5").restore(make("HalfCheetah-v5").state())
+
+
+@pytest.mark.parametrize("name", [name for name, task in envs.TASKS.items() if task.mirror])
+def test_mirrored_states_and_actions_lead_to_mirrored_observations_and_equal_rewards(name: str) -> None:
+    mirror = envs.task(name).mirror
+    assert mirror is not None
+
+    def reflected(reflection: Reflection, x: np.ndarray) -> np.ndarray:
+        order = reflection.permutation or tuple(range(x.shape[1]))
+        return (x[:, order] * np.array(reflection.signs)).astype(np.float32)
+
+    env, image = make(name, 0), make(name, 0)
+    signs = MIRRORED_STATE[name]
+    image.qpos[:] = env.qpos * signs
+    image.qvel[:] = env.qvel * signs
+    image._batch.forward()
+    rng = np.random.default_rng(0)
+    for _ in range(40):  # shorter than an episode, so that no new start breaks the symmetry
+        action = rng.uniform(-0.05, 0.05, (NUM_ENVS, env.action_dim)).astype(np.float32)
+        step, other = env.step(action), image.step(reflected(mirror.action, action))
+        if step.done.any() or other.done.any():
+            break
+        np.testing.assert_allclose(
+            reflected(mirror.observation, step.next_observation), other.next_observation, atol=1e-5
+        )
+        np.testing.assert_allclose(step.reward, other.reward, rtol=1e-5, atol=1e-6)
+    else:
+        return
+    assert env.elapsed.max() > 5 or image.elapsed.max() > 5
+
+
+MIRRORED_STATE = {
+    "Reacher-v5": np.array([-1.0, -1.0, 1.0, -1.0]),
+    "InvertedDoublePendulum-v5": np.array([-1.0, -1.0, -1.0]),
+}

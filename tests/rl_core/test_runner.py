@@ -1,6 +1,7 @@
 """Same seed same bytes, killed or not; a failure says what failed and leaves nothing behind."""
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -13,16 +14,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import torch
 
 from rl_core import checkpoints, runner
+from rl_core import state as states
 from rl_core.config import resolve
+from rl_core.envs.inverted_double_pendulum import InvertedDoublePendulum
 from rl_core.errors import TrainingError
 from rl_core.link import CollectorLink
 from rl_core.networks import init_mlp
 from rl_core.presets import PRESETS
-from rl_core.replay import Layout
+from rl_core.replay import Layout, ReplayRing
 from tests.rl_core.conftest import artifacts, small, start
 
 
@@ -87,7 +92,7 @@ def wait_for_checkpoint(folder: Path, process: Any, *, beyond: int) -> None:
     pytest.fail(f"no checkpoint beyond {beyond}: {(folder / 'log').read_text(encoding='utf-8')}")
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+@pytest.mark.parametrize("algorithm", PRESETS)
 def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path: Path, algorithm: str) -> None:
     arm = small(algorithm, env_steps=2400)
     train(tmp_path / "whole", algorithm=algorithm, env_steps=2400)
@@ -155,17 +160,91 @@ def test_the_collector_ends_when_the_learner_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_not_finite_stops_the_run_and_names_it(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"iteration \d+: critic_loss is not finite"):
+    with pytest.raises(
+        TrainingError, match=r"iteration \d+: critic_loss is not finite \(first tensor that is not: crit"
+    ):
         train(tmp_path, reward_weights={"reward_alive": 1e20})
+    dump = states.load(tmp_path / "state" / "not-finite.seedbed")
+    assert any(not np.isfinite(array).all() for array in dump.arrays.values())
+    assert dump.info["updates"] > 0
     assert status(tmp_path)["state"] == "failed"
     assert "critic_loss" in status(tmp_path)["reason"]
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("algorithm", ["td3", "fast_sac"])
+def test_asynchronous_collection_gathers_the_whole_budget_and_says_that_it_is_not_reproducible(
+    tmp_path: Path, algorithm: str
+) -> None:
+    summary = train(tmp_path, algorithm=algorithm, collection="async")
+    assert summary["env_steps"] == 1200
+    assert summary["updates"] > 0
+    assert summary["reproducible"] is False
+    with (tmp_path / "run" / "progress.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert int(rows[-1]["env_steps"]) == 1200
+    assert int(rows[-1]["episodes"]) == summary["episodes"]
+
+
+def test_asynchronous_learning_keeps_to_its_limit_of_updates_per_env_step(tmp_path: Path) -> None:
+    summary = train(tmp_path, collection="async", max_updates_per_env_step=0.25)
+    assert 0 < summary["updates"] <= 0.25 * 1200
+
+
+def test_an_asynchronous_run_that_was_killed_goes_on_and_counts_every_env_step(tmp_path: Path) -> None:
+    arm = small(env_steps=2400, collection="async")
+    process = start(arm, 0, tmp_path)
+    wait_for_checkpoint(tmp_path, process, beyond=300)
+    process.kill()
+    process.wait()
+    assert start(arm, 0, tmp_path).wait(timeout=60) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["env_steps"] == 2400
+    assert "resumed at" in (tmp_path / "log").read_text(encoding="utf-8")
+
+
+def test_rows_are_never_torn_while_the_collector_runs_ahead(tmp_path: Path) -> None:
+    # The true observation of an upright pendulum ties a row together: sin² + cos² = 1 in both of its observations, and
+    # the next row of the same environment starts where this one ended. A ring that is far too small for the collector's
+    # pace wraps hundreds of times meanwhile.
+    settings = resolve(
+        small(collection="async", num_envs=4, vector_steps_per_chunk=4, checkpoint_interval=1, replay_capacity=64),
+        where="arm",
+    )
+    task = InvertedDoublePendulum()
+    layout = runner.ring_layout(dataclasses.replace(settings, env_steps=10**6), task)
+    assert layout.slots < 300
+    weights = init_mlp((9, 16, 2), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    ring = ReplayRing(tmp_path / "replay.bin", layout)
+    seen = counter = version = 0
+    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, weights=weights)) as link:
+        link.wait_ready()
+        while counter < 20_000:
+            while link.can_request:
+                version += 1
+                link.publish(version, weights)
+                link.request(vector_steps=4, version=version)
+            while link.chunk_is_there() or not counter:
+                counter = link.wait_chunk().counter
+            batch = ring.unpack(ring.sample(counter, 64, generator))
+            for obs in (batch.obs, batch.next_obs):
+                ones = obs[:, 1:3].square() + obs[:, 3:5].square()
+                torch.testing.assert_close(ones, torch.ones_like(ones), atol=1e-5, rtol=0)
+            window = torch.from_numpy(ring.newest(0, counter))
+            now, later = ring.unpack(window[:-4]), ring.unpack(window[4:])
+            goes_on = (now.bootstrap == 1) & (window[:-4, layout.reward_column + 2] == 0)
+            assert torch.equal(now.next_obs[goes_on], later.obs[goes_on])
+            seen += 1
+        while link.can_request:
+            link.request(vector_steps=4, version=version)
+        with pytest.raises(RuntimeError, match="4 turns are under way, no more than 4 may be"):
+            link.request(vector_steps=4, version=version)
+    assert seen > 50
+
+
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[CollectorLink]:
-    import torch
-
     settings = resolve(small(hang_timeout_s=1.0), where="arm")
     actor = init_mlp((9, 16, 2), generator=torch.Generator())
     layout = Layout(obs_dim=9, action_dim=1, capacity=300, slack=300)
