@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,7 @@ class _Damaged(Exception):  # noqa: N818 - becomes a SettingsError with the file
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """One timed block, in nanoseconds since the session began."""
 
     start: int
@@ -121,7 +120,7 @@ def _timeline(file: BinaryIO) -> Timeline:
 
 def _event(line: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(line.removesuffix(SEPARATOR))
+        event = json.loads(line.removesuffix(SEPARATOR).decode())
     except (ValueError, RecursionError):
         raise _Damaged("is not JSON") from None
     if not isinstance(event, dict):

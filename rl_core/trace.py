@@ -19,13 +19,14 @@ from operator import itemgetter
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 MAX_EVENTS = 1_000_000  # of one process: 100 MB of file, which Perfetto still opens
 HEADER = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 SEPARATOR = b",\n"
 FOOTER = b"\n]}\n"
 
+_TAIL_BYTES = 65_536  # more than a line
 _BATCH = 10_000  # events kept in memory
 _WRITE_INTERVAL_NS = 1_000_000_000
 _Event = tuple[int, int, str, Mapping[str, float] | None]  # start ns, −duration ns, name, values of a counter
@@ -117,17 +118,27 @@ def join(path: Path) -> None:
     """Write `path` from its parts, without the line that a killed process left half written, and remove them."""
     folder = parts_folder(path)
     joined = folder / "joined"
-    with joined.open("wb") as target:
+    with joined.open("w+b") as target:
         target.write(HEADER)
         for part in sorted(folder.glob("[0-9]-*")):
-            with part.open("rb") as lines:
-                target.writelines(line for line in lines if line.endswith(SEPARATOR))
+            _append(part, target)
         if target.tell() > len(HEADER):
             target.seek(-len(SEPARATOR), os.SEEK_CUR)
             target.truncate()
         target.write(FOOTER)
     joined.replace(path)
     shutil.rmtree(folder)
+
+
+def _append(part: Path, target: BinaryIO) -> None:
+    begin = target.tell()
+    with part.open("rb") as source:
+        shutil.copyfileobj(source, target)
+    tail = max(begin, target.tell() - _TAIL_BYTES)
+    target.seek(tail)
+    line_end = target.read().rfind(SEPARATOR)
+    target.seek(begin if line_end < 0 else tail + line_end + len(SEPARATOR))
+    target.truncate()
 
 
 class _Off:

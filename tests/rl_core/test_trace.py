@@ -215,6 +215,7 @@ def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
     folder.mkdir()
     body = whole.removeprefix(trace.HEADER).removesuffix(trace.FOOTER) + trace.SEPARATOR
     (folder / "1-learner").write_bytes(body + b'{"ph":"X","name":"act')
+    (folder / "2-collector").write_bytes(b'{"ph":"M","na')
     trace.join(to)
     assert to.read_bytes() == whole
 
