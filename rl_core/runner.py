@@ -204,9 +204,7 @@ class _Run:
                 closing(Recorder(work, type(self._task), self._algorithm.LOSSES, lengths))
             )
             self._link = opened.enter_context(
-                closing(
-                    CollectorLink(settings, seed, layout=layout, folder=folder, weights=self._weights, trace=trace)
-                )
+                closing(CollectorLink(settings, seed, layout=layout, folder=folder, weights=self._weights, trace=trace))
             )
             self._opened = opened.pop_all()
 

@@ -11,18 +11,23 @@ from time import perf_counter_ns
 from typing import Any
 
 import pytest
+import torch
 
 from rl_core import runner, trace
+from rl_core.algorithms import ALGORITHMS
 from rl_core.config import resolve
 from rl_core.errors import TrainingError
-from tests.rl_core.conftest import SMALL, artifacts, start
+from rl_core.presets import PRESETS
+from rl_core.replay import Batch, Layout
+from tests.rl_core.conftest import SMALL, artifacts, small, start
 
-LEARNER = {"wait", "sample", "critic", "actor", "target", "weight sync", "log", "evaluate", "checkpoint"}
+UPDATE = {"critic", "actor", "target"}
+LEARNER = {"wait", "statistics", "sample", "prepare", "weight sync", "log", "evaluate", "checkpoint"} | UPDATE
 COLLECTOR = {"wait", "inference", "env step", "replay write", "weight sync", "start"}
 
 
 def train(folder: Path, *, to: Path | None, **changes: Any) -> None:
-    settings = resolve({**SMALL, **changes}, where="arm")
+    settings = resolve(small(**changes), where="arm")
     folders = {"run_dir": folder / "run", "state_dir": folder / "state"}
     runner.train(settings, 0, **folders, key="k", provenance={}, trace=to)
 
@@ -98,6 +103,28 @@ def test_a_traced_run_has_the_same_bytes_and_a_valid_trace_of_both_processes(
     assert learner.count("actor") == learner.count("target") == summary["updates"] // (1 + (algorithm == "td3"))
 
 
+@pytest.mark.parametrize("algorithm", PRESETS)
+def test_every_algorithm_names_the_parts_of_its_update(algorithm: str, part: trace.Part) -> None:
+    settings = resolve(small(algorithm), where="arm")
+    layout = Layout(obs_dim=9, action_dim=1, capacity=32, slack=0)
+    learner = runner.build_learner(settings, layout, seed=0)
+    obs, action, ones = torch.zeros(32, 9), torch.zeros(32, 1), torch.ones(32)
+    batch = Batch(
+        obs=obs, critic_obs=obs, action=action, reward=ones, bootstrap=ones, next_obs=obs, next_critic_obs=obs
+    )
+    with trace.recording(part):
+        for _ in range(settings.learner.policy_delay):
+            ALGORITHMS[algorithm].update(learner, batch)
+    assert set(spans(list(events(part)))) - {"write trace"} == UPDATE
+
+
+def test_a_run_that_waits_for_nobody_is_traced(tmp_path: Path) -> None:
+    train(tmp_path, to=tmp_path / "t.json", collection="async")
+    tracks = checked(tmp_path / "t.json")
+    assert set(spans(tracks["learner"])) >= UPDATE
+    assert spans(tracks["collector"]).count("env step") == SMALL["env_steps"] // SMALL["num_envs"]
+
+
 def test_counters_tell_the_fill_of_the_buffer_and_its_reuse(tmp_path: Path) -> None:
     train(tmp_path, to=tmp_path / "t.json")
     counters = [event for event in checked(tmp_path / "t.json")["learner"] if event["ph"] == "C"]
@@ -121,7 +148,7 @@ def test_an_interrupted_session_leaves_a_valid_trace_and_a_resumed_one_a_new_tra
     tmp_path: Path, signum: signal.Signals
 ) -> None:
     folder, to = tmp_path / "run", tmp_path / "t.json"
-    process = start({**SMALL, "env_steps": 2400}, 0, folder, trace=to)
+    process = start(small(env_steps=2400), 0, folder, trace=to)
     wait_for(lambda: list((folder / "state").glob("checkpoint-[3-9]*.seedbed")), process, folder)
     process.send_signal(signum)
     assert process.wait(timeout=20) == 128 + signum
@@ -137,7 +164,7 @@ def test_an_interrupted_session_leaves_a_valid_trace_and_a_resumed_one_a_new_tra
 
 def test_a_killed_session_leaves_parts_that_join_to_a_valid_trace(tmp_path: Path) -> None:
     folder, to = tmp_path / "run", tmp_path / "t.json"
-    process = start({**SMALL, "env_steps": 100_000}, 0, folder, trace=to)
+    process = start(small(env_steps=100_000), 0, folder, trace=to)
     part = trace.parts_folder(to) / "1-learner"
     wait_for(lambda: part.exists() and b"critic" in part.read_bytes(), process, folder)
     process.kill()
