@@ -79,7 +79,7 @@ def _with_traceback(given: argparse.Namespace, error: Exception) -> str:
 def _train(given: argparse.Namespace) -> int:
     from flows import experiment, stages
 
-    stages.train(experiment.load(given.directory), given.arm, given.seed, fresh=given.fresh)
+    stages.train(experiment.load(given.directory), given.arm, given.seed, fresh=given.fresh, trace=given.trace)
     return DONE
 
 
@@ -134,6 +134,13 @@ def _verify(given: argparse.Namespace) -> int:
     return DONE if equal == len(found) else FAILED
 
 
+def _trace(given: argparse.Namespace) -> int:
+    from flows import experiment, trace
+
+    print(trace.describe(experiment.load(given.directory), given.arm, given.seed))
+    return DONE
+
+
 def _ui(given: argparse.Namespace) -> int:
     from flows import environment, experiment
 
@@ -174,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     train = verb("train", _train, "train one run", "An interrupted run is resumed; a complete one is left alone.")
     _one_run(train)
     _fresh(train, "start over, even if the run is complete or interrupted")
+    train.add_argument("--trace", action="store_true", help="record a timeline of this session; see the verb trace")
     _one_run(verb("evaluate", _evaluate, "evaluate one run's final policy"))
     verb("report", _report, "write the report from what exists", "Prints the path of its page.")
     sweep = verb(
@@ -194,6 +202,14 @@ def _parser() -> argparse.ArgumentParser:
             _verify,
             "train a run again beside the recorded one and compare every byte",
             "Exits with 1 if anything differs.",
+        )
+    )
+    _one_run(
+        verb(
+            "trace",
+            _trace,
+            "show where the time of a traced training went",
+            "Record one with train ARM SEED --trace; the file opens in Perfetto, too.",
         )
     )
     ui = verb("ui", _ui, "serve the sweep as a form, its history and the report, until Ctrl-C")

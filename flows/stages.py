@@ -39,14 +39,17 @@ class InUseError(TrainingError):
     """Another process holds the lock."""
 
 
-def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False) -> None:
-    """Train one run, or say that it is complete; raise TrainingError or Interrupted."""
+def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False, trace: bool = False) -> None:
+    """Train one run, or say that it is complete; raise TrainingError or Interrupted.
+
+    With `trace`, the timeline of this session is written beside, however it ends, and its path printed.
+    """
     settings = experiment.settings(arm, seed)
     run_dir, marker = experiment.run_dir(arm, seed), train_marker(experiment, arm, seed)
-    with _only_writer(experiment, arm, seed):
+    with only_writer(experiment, arm, seed):
         key = train_key(experiment, arm, seed)
         if not fresh and is_complete(marker, key, run_dir, TRAIN_OUTPUTS):
-            print(f"{arm} seed {seed}: already complete")
+            print(f"{arm} seed {seed}: already complete{'; --fresh trains it again for a trace' if trace else ''}")
             return
         if fresh or begun_afresh(marker, key):
             begin_afresh(marker, key)
@@ -55,15 +58,21 @@ def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False) -
 
         from rl_core import runner
 
-        runner.train(
-            settings,
-            seed,
-            run_dir=run_dir,
-            state_dir=experiment.state_dir(arm, seed),
-            key=key,
-            provenance=_provenance(experiment),
-            fresh=fresh,
-        )
+        trace_file = experiment.trace_file(arm, seed) if trace else None
+        try:
+            runner.train(
+                settings,
+                seed,
+                run_dir=run_dir,
+                state_dir=experiment.state_dir(arm, seed),
+                key=key,
+                provenance=_provenance(experiment),
+                fresh=fresh,
+                trace=trace_file,
+            )
+        finally:
+            if trace_file is not None and trace_file.is_file():
+                print(f"trace: {trace_file}", flush=True)
         _write_marker(marker, key, run_dir, TRAIN_OUTPUTS)
 
 
@@ -71,7 +80,7 @@ def evaluate(experiment: Experiment, arm: str, seed: int) -> None:
     """Evaluate one run's final policy on the experiment's fixed episodes."""
     experiment.settings(arm, seed)
     run_dir, marker = experiment.run_dir(arm, seed), evaluation_marker(experiment, arm, seed)
-    with _only_writer(experiment, arm, seed):
+    with only_writer(experiment, arm, seed):
         policy = run_dir / "policy.safetensors"
         if not policy.is_file():
             raise TrainingError(f"{arm} seed {seed} has no policy yet; train it: python -m flows train {arm} {seed}")
@@ -210,7 +219,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _only_writer(experiment: Experiment, arm: str, seed: int) -> AbstractContextManager[None]:
+def only_writer(experiment: Experiment, arm: str, seed: int) -> AbstractContextManager[None]:
+    """Hold the run's lock; raise InUseError if another process does."""
     path = experiment.directory / STATE_FOLDER / "locks" / arm / f"{seed}.lock"
     return exclusive(path, refusal=f"{arm} seed {seed} is in use")
 

@@ -12,6 +12,7 @@ from rl_core.envs.task import Mirror, Reflection
 from rl_core.networks import Params
 from rl_core.normalization import OBS_MEAN, OBS_STD, ObservationNormalizer, RewardScaler
 from rl_core.replay import Batch, Layout, ReplayRing
+from rl_core.trace import span
 
 AnyArray = npt.NDArray[np.generic]
 
@@ -59,9 +60,12 @@ class Batches:
         """Draw `count` batches from the rows before `stop`."""
         size = self._settings.batch_size // 2 if self._reflect is not None else self._settings.batch_size
         for portion in _portions(count, max(1, _ROWS_PER_GATHER // size)):
-            rows = self._ring.sample(stop, portion * size, self.generator)
+            with span("sample"):
+                rows = self._ring.sample(stop, portion * size, self.generator)
             for part in torch.split(rows, size):
-                yield self._ring.unpack(self._prepared(part))
+                with span("prepare"):
+                    batch = self._ring.unpack(self._prepared(part))
+                yield batch
 
     @property
     def published(self) -> Params:

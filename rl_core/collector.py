@@ -25,6 +25,7 @@ from rl_core.networks import Params
 from rl_core.normalization import normalized
 from rl_core.replay import Layout, ReplayRing
 from rl_core.seeding import generator, generator_state, set_generator_state, stream
+from rl_core.trace import Part, recording, span
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,6 +42,7 @@ class CollectorPlan:
     weight_shapes: Mapping[str, tuple[int, ...]]  # of what the learner publishes: the actor and its normaliser
     versions_kept: int
     parent_pid: int
+    trace: Part | None = None
 
 
 def main(plan: CollectorPlan, connection: Connection) -> None:
@@ -51,7 +53,10 @@ def main(plan: CollectorPlan, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     try:
-        Collector(plan).serve(connection)
+        with recording(plan.trace):
+            with span("start"):
+                collector = Collector(plan)
+            collector.serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception:  # noqa: BLE001 - every failure is the learner's to report
@@ -87,7 +92,8 @@ class Collector:
         """Answer `collect`, `state`, `restore` until `close`."""
         send(connection, "ready")
         while True:
-            turn, arrays = receive(connection)
+            with span("wait"):
+                turn, arrays = receive(connection)
             if turn["kind"] == "collect":
                 episodes = self.collect(turn["vector_steps"], turn["version"])
                 send(connection, "chunk", {"episodes": episodes}, counter=self.counter)
@@ -100,24 +106,28 @@ class Collector:
 
     def collect(self, vector_steps: int, version: int) -> Array:
         """Take `vector_steps` vector steps with weights `version`; return the episodes that ended, oldest first."""
-        actor = self.board.read(version)
+        with span("weight sync"):
+            actor = self.board.read(version)
         ended = [self._step(actor) for _ in range(vector_steps)]
         return np.concatenate(ended)
 
     def _step(self, actor: Params) -> Array:
         obs = _joined(self.env.observation, self.env.privileged)
-        action = self._action(actor)
-        step = self.env.step(action)
+        with span("inference"):
+            action = self._action(actor)
+        with span("env step"):
+            step = self.env.step(action)
         self.exploration.ended(step.done, self.rng)
-        self.ring.write(
-            self.counter,
-            obs=obs,
-            action=action,
-            reward=step.reward,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            next_obs=_joined(step.next_observation, step.next_privileged),
-        )
+        with span("replay write"):
+            self.ring.write(
+                self.counter,
+                obs=obs,
+                action=action,
+                reward=step.reward,
+                terminated=step.terminated,
+                truncated=step.truncated,
+                next_obs=_joined(step.next_observation, step.next_privileged),
+            )
         self.counter += self.settings.num_envs
         self.board.beat()
         return self.tracker.add(step)

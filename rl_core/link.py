@@ -17,6 +17,7 @@ from rl_core.handover import AnyArray, WeightBoard, receive, send
 from rl_core.metrics import Array
 from rl_core.networks import Params
 from rl_core.replay import Layout
+from rl_core.trace import Part, span
 
 _START_TIMEOUT_S = 120.0  # loading torch and MuJoCo on a busy machine
 _TICK_S = 0.5
@@ -40,7 +41,16 @@ class Chunk:
 class CollectorLink:
     """A running collector process. Close it, also after a failure; closing twice is harmless."""
 
-    def __init__(self, settings: RunSettings, seed: int, *, layout: Layout, folder: Path, weights: Params) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        seed: int,
+        *,
+        layout: Layout,
+        folder: Path,
+        weights: Params,
+        trace: Part | None = None,
+    ) -> None:
         self._hang_timeout_s = settings.hang_timeout_s
         self._turns_ahead = turns_ahead(settings)
         self.under_way = 0  # turns requested and not received
@@ -56,6 +66,7 @@ class CollectorLink:
             weight_shapes=shapes,
             versions_kept=self._turns_ahead + 1,
             parent_pid=os.getpid(),
+            trace=trace,
         )
         self._watch = _Watch(self._board, self._hang_timeout_s)
         context = multiprocessing.get_context("spawn")  # fork is unsafe beside CUDA and torch's threads
@@ -137,8 +148,9 @@ class CollectorLink:
 
     def _receive(self, kind: str, timeout_s: float) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         watch = _Watch(self._board, timeout_s)
-        while not wait([self._connection], _TICK_S):
-            self._require_life(watch)
+        with span("wait"):
+            while not wait([self._connection], _TICK_S):
+                self._require_life(watch)
         try:
             info, arrays = receive(self._connection)
         except (EOFError, OSError):

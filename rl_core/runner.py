@@ -45,6 +45,7 @@ from rl_core.seeding import stream, torch_seed
 from rl_core.shapes import Shapes
 from rl_core.state import TrainingState
 from rl_core.stopping import Stop, stop_signals
+from rl_core.trace import Part, counter, session, span
 
 _CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
 _TABLE_ROW_BYTES = 4_000
@@ -60,6 +61,7 @@ def train(
     provenance: Mapping[str, object],
     fresh: bool = False,
     quiet: bool | None = None,
+    trace: Path | None = None,
 ) -> dict[str, Any]:
     """Train one run to its end and publish its artifacts; continue an interrupted one if it has the same key.
 
@@ -72,6 +74,7 @@ def train(
         provenance: copied into timing.json.
         fresh: discard any interrupted state.
         quiet: no live display; by default decided by whether standard error is a terminal.
+        trace: where the timeline of this session goes, also of one that is interrupted or fails; None records none.
 
     Returns: the content of summary.json.
 
@@ -83,12 +86,12 @@ def train(
     state_dir.mkdir(parents=True, exist_ok=True)
     status = artifacts.Status(state_dir / "status.json", settings)
     try:
-        with stop_signals() as stop:
+        with session(trace) as part, stop_signals() as stop:
             resumed = None if fresh else checkpoints.latest(state_dir, key)
             if resumed is None:
                 _empty(state_dir)
             status.write("running", env_steps=resumed.info["turn"]["env_steps"] if resumed else 0)
-            with closing(_Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed)) as run:
+            with closing(_Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed, trace=part)) as run:
                 summary = run.to_the_end(stop, status)
             write_json(state_dir / "work" / "timing.json", run.timing(provenance))
         artifacts.publish(state_dir / "work", run_dir)
@@ -173,6 +176,7 @@ class _Run:
         key: str,
         quiet: bool | None,
         resumed: TrainingState | None,
+        trace: Part | None,
     ) -> None:
         self._settings, self._seed, self._folder, self._key, self._resumed = settings, seed, folder, key, resumed
         self._task = envs.task(settings.task)(**settings.task_settings)
@@ -200,7 +204,7 @@ class _Run:
                 closing(Recorder(work, type(self._task), self._algorithm.LOSSES, lengths))
             )
             self._link = opened.enter_context(
-                closing(CollectorLink(settings, seed, layout=layout, folder=folder, weights=self._weights))
+                closing(CollectorLink(settings, seed, layout=layout, folder=folder, weights=self._weights, trace=trace))
             )
             self._opened = opened.pop_all()
 
@@ -267,7 +271,8 @@ class _Run:
         while self._link.can_request and turn.requested < settings.vector_steps:
             vector_steps = min(settings.vector_steps_per_chunk, settings.vector_steps - turn.requested)
             turn.version += 1
-            self._link.publish(turn.version, self._weights)
+            with span("weight sync"):
+                self._link.publish(turn.version, self._weights)
             self._link.request(vector_steps=vector_steps, version=turn.version)
             turn.requested += vector_steps
 
@@ -286,12 +291,21 @@ class _Run:
 
     def _train_block(self) -> int:
         turn, updates = self._turn, self._updates_due()
-        self._batches.learn_statistics(turn.previous_env_steps, turn.env_steps)
+        self._count(updates)
+        with span("statistics"):
+            self._batches.learn_statistics(turn.previous_env_steps, turn.env_steps)
         for batch in self._batches.draw(updates, turn.env_steps):
             self._recorder.losses.add(self._algorithm.update(self._learner, batch))
         turn.block += 1
         self._require_finite()
         return updates
+
+    def _count(self, updates: int) -> None:
+        """Draw in the trace the buffer's fill and the rows written for each row read."""
+        turn, read = self._turn, updates * self._settings.batch_size
+        counter("replay", rows=min(turn.env_steps, self._ring.layout.capacity))
+        if read:
+            counter("write/read ratio", ratio=(turn.env_steps - turn.previous_env_steps) / read)
 
     def _updates_due(self) -> int:
         settings, turn = self._settings, self._turn
@@ -320,6 +334,10 @@ class _Run:
     def _log_if_due(self, status: artifacts.Status) -> None:
         if not self._passed(self._settings.log_interval):
             return
+        with span("log"):
+            self._log(status)
+
+    def _log(self, status: artifacts.Status) -> None:
         turn, updates, times = self._turn, self._learner.updates, self._clock.read()
         self._recorder.log(iteration=turn.block, env_steps=turn.env_steps, updates=updates, times=times)
         status.write("running", env_steps=turn.env_steps)
@@ -333,7 +351,7 @@ class _Run:
     def _evaluate(self) -> None:
         settings, env_steps = self._settings, self._turn.env_steps
         policy = Policy(self._algorithm.HEAD, self._weights, self._task, settings.weights, {})
-        with self._clock.span("evaluation_s"):
+        with span("evaluate"), self._clock.span("evaluation_s"):
             result = evaluation.rollout(
                 policy,
                 episodes=settings.eval_episodes,
@@ -354,7 +372,7 @@ class _Run:
     def _checkpoint_if_due(self, stop: Stop) -> None:
         due = self._passed(self._settings.checkpoint_interval) and self._turn.env_steps < self._budget
         if due or stop.signum is not None:
-            with self._clock.span("checkpoint_s"):
+            with span("checkpoint"), self._clock.span("checkpoint_s"):
                 while self._link.under_way:
                     self._take_chunk()
                 self._ring.flush()

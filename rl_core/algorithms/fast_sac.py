@@ -30,6 +30,7 @@ from rl_core.optimizer import Adam
 from rl_core.presets import FastSacSettings
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
+from rl_core.trace import span
 
 HEAD = "gaussian_silu"
 LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean", "edge_mass")  # what `update` can return
@@ -96,11 +97,14 @@ def update(fast: FastSac, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
     s = fast.settings
     alpha = fast.log_alpha["log_alpha"].detach().exp()
-    info = _update_critic(fast, batch, alpha)
+    with span("critic"):
+        info = _update_critic(fast, batch, alpha)
     fast.updates += 1
     if fast.updates % s.policy_delay == 0:
-        info |= _update_actor_and_alpha(fast, batch, alpha)
-    polyak_(fast.target_critic, fast.critic, s.tau)
+        with span("actor"):
+            info |= _update_actor_and_alpha(fast, batch, alpha)
+    with span("target"):
+        polyak_(fast.target_critic, fast.critic, s.tau)
     return info
 
 

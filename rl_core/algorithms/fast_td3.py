@@ -18,6 +18,7 @@ from rl_core.optimizer import Adam
 from rl_core.presets import FastTd3Settings
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
+from rl_core.trace import span
 
 HEAD = "deterministic"
 LOSSES = ("critic_loss", "actor_loss", "q_mean", "edge_mass")  # what `update` can return
@@ -77,12 +78,15 @@ def act(_settings: FastTd3Settings, actor: Params, obs: Tensor, noise: Tensor) -
 def update(fast: FastTd3, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
     s = fast.settings
-    info = _update_critic(fast, batch)
+    with span("critic"):
+        info = _update_critic(fast, batch)
     fast.updates += 1
     if fast.updates % s.policy_delay == 0:
-        info |= _update_actor(fast, batch)
-    polyak_(fast.target_critic, fast.critic, s.tau)
-    polyak_(fast.target_actor, fast.actor, s.tau)
+        with span("actor"):
+            info |= _update_actor(fast, batch)
+    with span("target"):
+        polyak_(fast.target_critic, fast.critic, s.tau)
+        polyak_(fast.target_actor, fast.actor, s.tau)
     return info
 
 

@@ -18,6 +18,7 @@ from rl_core.optimizer import Adam, cosine
 from rl_core.presets import FlashSacSettings
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
+from rl_core.trace import span
 from rl_core.unit_networks import init_unit, renormalize_, trainable, unit_net
 
 HEAD = "unit_gaussian"
@@ -106,9 +107,12 @@ def update(flash: FlashSac, batch: Batch) -> dict[str, Tensor]:
     flash.updates += 1
     info: dict[str, Tensor] = {}
     if flash.updates % s.policy_delay == 0:
-        info |= _update_actor_and_alpha(flash, batch)
-    info |= _update_critic(flash, batch, flash.log_alpha["log_alpha"].detach().exp())
-    polyak_(flash.target_critic, trainable(flash.critic), s.tau)
+        with span("actor"):
+            info |= _update_actor_and_alpha(flash, batch)
+    with span("critic"):
+        info |= _update_critic(flash, batch, flash.log_alpha["log_alpha"].detach().exp())
+    with span("target"):
+        polyak_(flash.target_critic, trainable(flash.critic), s.tau)
     return info
 
 

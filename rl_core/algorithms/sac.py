@@ -28,6 +28,7 @@ from rl_core.optimizer import Adam
 from rl_core.presets import SacSettings
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
+from rl_core.trace import span
 
 HEAD = "gaussian"
 LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean")  # what `update` can return
@@ -90,11 +91,14 @@ def update(sac: Sac, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
     s = sac.settings
     alpha = sac.log_alpha["log_alpha"].detach().exp()
-    info = _update_critic(sac, batch, alpha)
+    with span("critic"):
+        info = _update_critic(sac, batch, alpha)
     sac.updates += 1
     if sac.updates % s.policy_delay == 0:
-        info |= _update_actor_and_alpha(sac, batch, alpha)
-    polyak_(sac.target_critic, sac.critic, s.tau)
+        with span("actor"):
+            info |= _update_actor_and_alpha(sac, batch, alpha)
+    with span("target"):
+        polyak_(sac.target_critic, sac.critic, s.tau)
     return info
 
 

@@ -16,6 +16,7 @@ from rl_core.optimizer import Adam
 from rl_core.presets import Td3Settings
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
+from rl_core.trace import span
 
 HEAD = "deterministic"
 LOSSES = ("critic_loss", "actor_loss", "q_mean")  # what `update` can return
@@ -71,12 +72,15 @@ def act(settings: Td3Settings, actor: Params, obs: Tensor, noise: Tensor) -> Ten
 def update(td3: Td3, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
     s = td3.settings
-    info = _update_critic(td3, batch)
+    with span("critic"):
+        info = _update_critic(td3, batch)
     td3.updates += 1
     if td3.updates % s.policy_delay == 0:
-        info |= _update_actor(td3, batch)
-        polyak_(td3.target_critic, td3.critic, s.tau)
-        polyak_(td3.target_actor, td3.actor, s.tau)
+        with span("actor"):
+            info |= _update_actor(td3, batch)
+        with span("target"):
+            polyak_(td3.target_critic, td3.critic, s.tau)
+            polyak_(td3.target_actor, td3.actor, s.tau)
     return info
 
 

@@ -43,8 +43,10 @@ from rl_core.errors import Interrupted
 if __name__ == "__main__":
     arm, seed, folder = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     settings = config.resolve(arm, where="arm")
+    folders = {"run_dir": folder / "run", "state_dir": folder / "state"}
+    trace = Path(sys.argv[4]) if sys.argv[4:] else None
     try:
-        runner.train(settings, seed, run_dir=folder / "run", state_dir=folder / "state", key="k", provenance={})
+        runner.train(settings, seed, **folders, key="k", provenance={}, trace=trace)
     except Interrupted as stop:
         sys.exit(128 + stop.signum)
 """
@@ -52,11 +54,12 @@ if __name__ == "__main__":
 DETERMINISTIC = ("policy.safetensors", "progress.csv", "curve.csv", "summary.json")
 
 
-def start(arm: Mapping[str, Any], seed: int, folder: Path) -> subprocess.Popen[bytes]:
+def start(arm: Mapping[str, Any], seed: int, folder: Path, *, trace: Path | None = None) -> subprocess.Popen[bytes]:
     """Train in a process of its own; its output goes to `folder/log`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
     command = [sys.executable, str(folder / "train.py"), json.dumps(dict(arm)), str(seed), str(folder)]
+    command += [str(trace)] if trace else []
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
