@@ -141,6 +141,15 @@ def _trace(given: argparse.Namespace) -> int:
     return DONE
 
 
+def _export(given: argparse.Namespace) -> int:
+    from flows import experiment
+    from flows.export import export
+
+    obs_dim, action_dim = export(experiment.load(given.directory), given.arm, given.seed, onnx=given.onnx)
+    print(f"{given.onnx}: observation (batch, {obs_dim}) -> action (batch, {action_dim}) in [-1, 1]")
+    return DONE
+
+
 def _ui(given: argparse.Namespace) -> int:
     from flows import environment, experiment
 
@@ -212,6 +221,14 @@ def _parser() -> argparse.ArgumentParser:
             "Record one with train ARM SEED --trace; the file opens in Perfetto, too.",
         )
     )
+    export = verb(
+        "export",
+        _export,
+        "write a run's final policy for other runtimes",
+        "It is deterministic, and normalises its observations itself.",
+    )
+    _one_run(export)
+    export.add_argument("--onnx", metavar="FILE", type=Path, required=True, help="where to; a file there is replaced")
     ui = verb("ui", _ui, "serve the sweep as a form, its history and the report, until Ctrl-C")
     ui.add_argument("--port", type=int, metavar="N", help="of the Prefect UI (default: 4200)")
     ui.add_argument("--report-port", type=int, metavar="N", help="of the report (default: 4201)")

@@ -81,9 +81,7 @@ def evaluate(experiment: Experiment, arm: str, seed: int) -> None:
     experiment.settings(arm, seed)
     run_dir, marker = experiment.run_dir(arm, seed), evaluation_marker(experiment, arm, seed)
     with only_writer(experiment, arm, seed):
-        policy = run_dir / "policy.safetensors"
-        if not policy.is_file():
-            raise TrainingError(f"{arm} seed {seed} has no policy yet; train it: python -m flows train {arm} {seed}")
+        policy = final_policy(experiment, arm, seed)
         key = evaluation_key(experiment, arm, seed)
         if is_complete(marker, key, run_dir, EVALUATION_OUTPUTS):
             print(f"{arm} seed {seed}: already evaluated")
@@ -102,6 +100,15 @@ def report(experiment: Experiment) -> Path:
     from flows.report import build
 
     return build(experiment)
+
+
+def final_policy(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the path of a planned run's policy; raise TrainingError if it has none yet."""
+    experiment.settings(arm, seed)
+    policy = experiment.run_dir(arm, seed) / "policy.safetensors"
+    if not policy.is_file():
+        raise TrainingError(f"{arm} seed {seed} has no policy yet; train it: python -m flows train {arm} {seed}")
+    return policy
 
 
 def train_marker(experiment: Experiment, arm: str, seed: int) -> Path:

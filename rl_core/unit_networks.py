@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own customary name
 from rl_core.networks import Params
 
 EXPANSION = 4
-_BATCH_NORM_EPS, _RMS_EPS, _NORM_EPS = 1e-5, 1e-6, 1e-8
+BATCH_NORM_EPS, RMS_EPS, _NORM_EPS = 1e-5, 1e-6, 1e-8
 
 
 def unit_shapes(inputs: int, *, width: int, blocks: int, heads: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -73,9 +73,9 @@ def unit_net(
     def norm(x: Tensor, name: str) -> Tensor:
         scale, shift = params[f"{name}.scale"], params[f"{name}.shift"]
         if training and not momentum:
-            return F.batch_norm(x, None, None, scale, shift, True, 0.0, _BATCH_NORM_EPS)
+            return F.batch_norm(x, None, None, scale, shift, True, 0.0, BATCH_NORM_EPS)
         mean, var = params[f"{name}.mean"], params[f"{name}.var"]
-        return F.batch_norm(x, mean, var, scale, shift, training, momentum, _BATCH_NORM_EPS)
+        return F.batch_norm(x, mean, var, scale, shift, training, momentum, BATCH_NORM_EPS)
 
     x = F.linear(norm(x, f"{prefix}in"), params[f"{prefix}in.weight"])
     i = 0
@@ -85,7 +85,7 @@ def unit_net(
         x = x + torch.relu(norm(F.linear(wide, params[f"{block}.narrow.weight"]), f"{block}.narrow"))
         i += 1
     out = params[f"{prefix}out.scale"]
-    x = F.rms_norm(x, out.shape, out, _RMS_EPS)
+    x = F.rms_norm(x, out.shape, out, RMS_EPS)
     return [F.linear(x, params[f"{prefix}{head}.weight"], params[f"{prefix}{head}.bias"]) for head in heads]
 
 

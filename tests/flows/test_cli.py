@@ -17,7 +17,7 @@ from flows.stages import CODE_ROOT, train_key
 
 from .helpers import arm, dvc, flows, params, run
 
-VERBS = ("train", "evaluate", "report", "sweep", "status", "check", "verify", "trace", "ui", "init")
+VERBS = ("train", "evaluate", "report", "sweep", "status", "check", "verify", "trace", "export", "ui", "init")
 
 
 def test_help_is_fast_and_loads_nothing_heavy() -> None:
