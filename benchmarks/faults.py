@@ -30,7 +30,7 @@ import psutil
 
 from benchmarks.machine import closing_line
 
-ARMS = ("sac", "td3", "sac-lockstep")
+ARMS = ("sac", "flash_sac", "td3", "sac-lockstep", "fast_sac", "fast_td3-lockstep")
 CAPACITY = 600
 ENV_STEPS = 3_600
 DETERMINISTIC = ("policy.safetensors", "progress.csv", "curve.csv", "summary.json", "evaluation.csv", "evaluation.json")
@@ -46,22 +46,27 @@ evaluation: {{episodes: 2, seed: 1}}
 report: {{}}
 arms:
   sac: &arm
-    task: InvertedDoublePendulum-v5
+    <<: &run
+      task: InvertedDoublePendulum-v5
+      env_steps: {ENV_STEPS}
+      num_envs: 4
+      updates_per_vector_step: 4
+      vector_steps_per_chunk: 3
+      batch_size: 32
+      learning_starts: 200
+      replay_capacity: {CAPACITY}
+      eval_interval: 900
+      eval_episodes: 3
+      log_interval: 100
+      checkpoint_interval: 200
     algorithm: sac
-    env_steps: {ENV_STEPS}
-    num_envs: 4
-    vector_steps_per_chunk: 3
-    batch_size: 32
-    learning_starts: 200
-    replay_capacity: {CAPACITY}
-    eval_interval: 900
-    eval_episodes: 3
-    log_interval: 100
-    checkpoint_interval: 200
     actor_hidden: [32]
     critic_hidden: [32]
   td3: {{<<: *arm, algorithm: td3}}
   sac-lockstep: {{<<: *arm, collection: lockstep}}
+  flash_sac: {{<<: *run, algorithm: flash_sac, actor_width: 16, critic_width: 16, symmetry: true}}
+  fast_sac: {{<<: *arm, algorithm: fast_sac, v_max: 200}}
+  fast_td3-lockstep: {{<<: *arm, algorithm: fast_td3, v_max: 200, collection: lockstep}}
 """
 
 

@@ -79,7 +79,8 @@ def _with_traceback(given: argparse.Namespace, error: Exception) -> str:
 def _train(given: argparse.Namespace) -> int:
     from flows import experiment, stages
 
-    stages.train(experiment.load(given.directory), given.arm, given.seed, fresh=given.fresh, trace=given.trace)
+    loaded = experiment.load(given.directory)
+    stages.train(loaded, given.arm, given.seed, fresh=given.fresh, trace=given.trace, tensorboard=given.tensorboard)
     return DONE
 
 
@@ -191,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     _one_run(train)
     _fresh(train, "start over, even if the run is complete or interrupted")
     train.add_argument("--trace", action="store_true", help="record a timeline of this session; see the verb trace")
+    train.add_argument("--tensorboard", action="store_true", help="write scalars to .seedbed/tensorboard/ as well")
     _one_run(verb("evaluate", _evaluate, "evaluate one run's final policy"))
     verb("report", _report, "write the report from what exists", "Prints the path of its page.")
     sweep = verb(

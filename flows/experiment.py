@@ -59,6 +59,9 @@ class Experiment:
     def trace_file(self, arm: str, seed: int) -> Path:
         return self.directory / STATE_FOLDER / "traces" / f"{arm}-{seed}.json"
 
+    def tensorboard_dir(self, arm: str, seed: int) -> Path:
+        return self.directory / STATE_FOLDER / "tensorboard" / f"{arm}-{seed}"
+
     def settings(self, arm: str, seed: int) -> RunSettings:
         """Return the settings of one planned run; raise SettingsError if it is not planned."""
         if arm not in self.arms:

@@ -39,10 +39,19 @@ class InUseError(TrainingError):
     """Another process holds the lock."""
 
 
-def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False, trace: bool = False) -> None:
+def train(
+    experiment: Experiment,
+    arm: str,
+    seed: int,
+    *,
+    fresh: bool = False,
+    trace: bool = False,
+    tensorboard: bool = False,
+) -> None:
     """Train one run, or say that it is complete; raise TrainingError or Interrupted.
 
-    With `trace`, the timeline of this session is written beside, however it ends, and its path printed.
+    With `trace`, the timeline of this session is written beside, however it ends, and its path printed; with
+    `tensorboard`, the tables' rows as they come.
     """
     settings = experiment.settings(arm, seed)
     run_dir, marker = experiment.run_dir(arm, seed), train_marker(experiment, arm, seed)
@@ -69,6 +78,7 @@ def train(experiment: Experiment, arm: str, seed: int, *, fresh: bool = False, t
                 provenance=_provenance(experiment),
                 fresh=fresh,
                 trace=trace_file,
+                tensorboard=experiment.tensorboard_dir(arm, seed) if tensorboard else None,
             )
         finally:
             if trace_file is not None and trace_file.is_file():

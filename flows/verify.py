@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.experiment import STATE_FOLDER, Experiment
 from flows.stages import EVALUATION_OUTPUTS, TRAIN_OUTPUTS, train_key
-from rl_core.errors import TrainingError
+from rl_core.errors import SettingsError, TrainingError
 
 OF_THE_CLOCK = ("timing.csv", "timing.json")
 
@@ -27,11 +27,13 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
     """Train and evaluate the run again with the same settings; compare with what lies in runs/.
 
     Raises:
-        SettingsError: the experiment does not plan this run.
+        SettingsError: the experiment does not plan this run, or it is not reproducible.
         TrainingError: there is nothing to compare with, or the new run failed.
         Interrupted: a signal asked to stop.
     """
     settings = experiment.settings(arm, seed)
+    if not settings.reproducible:
+        raise SettingsError(f"{arm} collects asynchronously: its bytes depend on timing, there is nothing to verify")
     recorded = experiment.run_dir(arm, seed)
     if not (recorded / "policy.safetensors").is_file():
         raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep first")

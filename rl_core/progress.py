@@ -1,6 +1,7 @@
 """What a person sees while a run trains: a live line in a terminal, plain lines elsewhere."""
 
 import sys
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -18,6 +19,7 @@ class Display:
 
     def __init__(self, settings: RunSettings, *, quiet: bool | None = None) -> None:
         self._total = settings.vector_steps * settings.num_envs
+        self._starts, self._capacity = settings.first_update_at, settings.replay_capacity
         live = sys.stderr.isatty() if quiet is None else not quiet
         self._console = Console(stderr=True) if live else None
         self._live: Progress | None = None
@@ -30,7 +32,7 @@ class Display:
                 TextColumn("{task.fields[detail]}"),
                 console=self._console,
             )
-            self._task = self._live.add_task("env steps", total=self._total, detail="")
+            self._task = self._live.add_task("filling the buffer", total=self._starts, detail="")
             self._live.start()
 
     def message(self, text: str) -> None:
@@ -44,12 +46,31 @@ class Display:
         """Show the result of a periodic evaluation."""
         self.message(f"{env_steps:>9,} / {self._total:,} env steps: evaluation return {mean:.1f} ± {std:.1f}")
 
-    def update(self, env_steps: int, *, updates: int, mean_return: float | None, rate: float) -> None:
-        """Move the live line."""
-        if self._live is not None:
-            shown = "no episode yet" if mean_return is None else f"return {mean_return:.1f}"
-            detail = f"{rate:,.0f} steps/s · {updates:,} updates · {shown}"
-            self._live.update(self._task, completed=env_steps, detail=detail)
+    def update(
+        self,
+        env_steps: int,
+        *,
+        updates: int,
+        mean_return: float | None,
+        write_read_ratio: float | None,
+        times: Mapping[str, float],
+    ) -> None:
+        """Move the live line: towards the first update, then towards the end."""
+        if self._live is None:
+            return
+        wall_s = max(times["wall_s"], 1e-3)  # waiting included
+        shown = "no episode yet" if mean_return is None else f"return {mean_return:.1f}"
+        filled = min(1.0, env_steps / min(self._capacity, self._total))
+        detail = f"{env_steps / wall_s:,.0f} steps/s · {updates / wall_s:,.0f} updates/s · buffer {filled:.0%}"
+        detail += f" · write/read {write_read_ratio or 0:.2g} · {shown}"
+        filling = env_steps < self._starts
+        self._live.update(
+            self._task,
+            description="filling the buffer" if filling else "env steps",
+            total=self._starts if filling else self._total,
+            completed=env_steps,
+            detail=detail,
+        )
 
     def close(self) -> None:
         """Leave the terminal as it was; again is harmless."""

@@ -15,6 +15,9 @@ from rl_core.metrics import Array, CsvFile, EpisodeWindow
 from rl_core.state import AnyArray
 
 _TIMES = ("wall_s", "active_s", "learner_wait_s", "evaluation_s")
+_RATIO_DECAY = 0.9  # of the average write/read ratio, a log row
+
+Row = dict[str, float | None]
 
 
 class LossMeans:
@@ -67,10 +70,14 @@ class Recorder:
         self.losses = LossMeans()
         self.best_return: float | None = None
         self.evaluation_returns: list[float] = []
+        self.write_read_ratio: float | None = None  # transitions collected per transition drawn, exponential average
+        self.edge_mass: float | None = None  # of categorical critics, mean since the last row but one
+        self._logged = (0, 0)  # env steps and updates at the last row
         self._loss_names = tuple(losses)
         counters = ("env_steps", "updates", "episodes")
+        losses_columns = (f"loss/{name}" for name in losses)
         columns = {
-            "progress": ("iteration", *counters, *self.window.means(), *(f"loss/{name}" for name in losses)),
+            "progress": ("iteration", *counters, "write_read_ratio", *self.window.means(), *losses_columns),
             "curve": (*counters, *evaluation.mean_columns(task)),
             "timing": ("env_steps", "updates", *_TIMES),
         }
@@ -86,23 +93,35 @@ class Recorder:
         if mean is not None and len(rows):
             self.best_return = mean if self.best_return is None else max(mean, self.best_return)
 
-    def log(self, *, iteration: int, env_steps: int, updates: int, times: Mapping[str, float]) -> None:
-        """Write a row of progress.csv and one of timing.csv."""
+    def log(self, *, iteration: int, env_steps: int, updates: int, batch_size: int, times: Mapping[str, float]) -> Row:
+        """Write a row of progress.csv, which is returned, and one of timing.csv."""
         counters = {"iteration": iteration, "env_steps": env_steps, "updates": updates}
+        self._average_ratio(env_steps, updates, batch_size)
         losses = self.losses.take()
+        self.edge_mass = losses.get("edge_mass", self.edge_mass)
         named = {f"loss/{name}": losses.get(name) for name in self._loss_names}
-        row = {**counters, "episodes": self.window.episodes, **self.window.means(), **named}
+        statistics = {"episodes": self.window.episodes, "write_read_ratio": self.write_read_ratio}
+        row = {**counters, **statistics, **self.window.means(), **named}
         self._tables["progress"].append(row)
         clock = {name: times[name] for name in _TIMES}
         self._tables["timing"].append({"env_steps": env_steps, "updates": updates, **clock})
+        return row
 
-    def evaluated(self, result: evaluation.Episodes, *, env_steps: int, updates: int) -> tuple[float, float]:
-        """Write a row of curve.csv; return mean and standard deviation of the return."""
+    def _average_ratio(self, env_steps: int, updates: int, batch_size: int) -> None:
+        written, read = env_steps - self._logged[0], (updates - self._logged[1]) * batch_size
+        self._logged = (env_steps, updates)
+        if read:
+            before, ratio = self.write_read_ratio, written / read
+            self.write_read_ratio = ratio if before is None else _RATIO_DECAY * before + (1 - _RATIO_DECAY) * ratio
+
+    def evaluated(self, result: evaluation.Episodes, *, env_steps: int, updates: int) -> dict[str, float]:
+        """Write a row of curve.csv and return it."""
         means = result.means()
         counters = {"env_steps": env_steps, "updates": updates, "episodes": len(result.sums)}
-        self._tables["curve"].append({**counters, **means})
+        row = {**counters, **means}
+        self._tables["curve"].append(row)
         self.evaluation_returns.append(means["return_mean"])
-        return means["return_mean"], means["return_std"]
+        return row
 
     def summary(self) -> dict[str, Any]:
         """Return what summary.json says of returns and episodes; None where no episode has ended."""
@@ -113,6 +132,7 @@ class Recorder:
             "best_return": self.best_return,
             "final_evaluation_return": self.evaluation_returns[-1],
             "best_evaluation_return": max(self.evaluation_returns),
+            **({} if self.edge_mass is None else {"edge_mass": self.edge_mass}),
         }
 
     def state(self) -> tuple[dict[str, AnyArray], dict[str, Any]]:
@@ -122,6 +142,9 @@ class Recorder:
             "best_return": self.best_return,
             "evaluation_returns": self.evaluation_returns,
             "losses": self.losses.state(),
+            "write_read_ratio": self.write_read_ratio,
+            "edge_mass": self.edge_mass,
+            "logged": list(self._logged),
             "lengths": {name: table.length for name, table in self._tables.items()},
         }
 
@@ -132,6 +155,8 @@ class Recorder:
         self.best_return = info["best_return"]
         self.evaluation_returns = list(info["evaluation_returns"])
         self.losses.restore(info["losses"])
+        self.write_read_ratio, self.edge_mass = info["write_read_ratio"], info["edge_mass"]
+        self._logged = (info["logged"][0], info["logged"][1])
 
     def close(self) -> None:
         """Close the tables; again is harmless."""

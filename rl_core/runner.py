@@ -45,10 +45,13 @@ from rl_core.seeding import stream, torch_seed
 from rl_core.shapes import Shapes
 from rl_core.state import TrainingState
 from rl_core.stopping import Stop, stop_signals
+from rl_core.tensorboard import Scalars
 from rl_core.trace import Part, counter, session, span
 
 _CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
 _TABLE_ROW_BYTES = 4_000
+_EDGE_MASS = 0.01  # of a categorical critic's targets; more of it asks for a wider support
+_EDGE_MASS_AFTER = 0.1  # of the run's updates
 
 
 def train(
@@ -62,6 +65,7 @@ def train(
     fresh: bool = False,
     quiet: bool | None = None,
     trace: Path | None = None,
+    tensorboard: Path | None = None,
 ) -> dict[str, Any]:
     """Train one run to its end and publish its artifacts; continue an interrupted one if it has the same key.
 
@@ -75,6 +79,7 @@ def train(
         fresh: discard any interrupted state.
         quiet: no live display; by default decided by whether standard error is a terminal.
         trace: where the timeline of this session goes, also of one that is interrupted or fails; None records none.
+        tensorboard: a folder for the tables as TensorBoard scalars; None writes none.
 
     Returns: the content of summary.json.
 
@@ -90,8 +95,11 @@ def train(
             resumed = None if fresh else checkpoints.latest(state_dir, key)
             if resumed is None:
                 _empty(state_dir)
-            status.write("running", env_steps=resumed.info["turn"]["env_steps"] if resumed else 0)
-            with closing(_Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed, trace=part)) as run:
+            done = resumed.info["turn"]["env_steps"] if resumed else 0
+            status.write("running", env_steps=done)
+            scalars = Scalars(tensorboard, env_steps=done)
+            run = _Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed, trace=part, scalars=scalars)
+            with scalars, closing(run):
                 summary = run.to_the_end(stop, status)
             write_json(state_dir / "work" / "timing.json", run.timing(provenance))
         artifacts.publish(state_dir / "work", run_dir)
@@ -177,11 +185,14 @@ class _Run:
         quiet: bool | None,
         resumed: TrainingState | None,
         trace: Part | None,
+        scalars: Scalars,
     ) -> None:
         self._settings, self._seed, self._folder, self._key, self._resumed = settings, seed, folder, key, resumed
         self._task = envs.task(settings.task)(**settings.task_settings)
         self._algorithm = ALGORITHMS[settings.algorithm]
         self._turn = _Turn()
+        self._warned = False
+        self._scalars = scalars
         self._clock = Clock()
         self._budget = settings.vector_steps * settings.num_envs
         layout = ring_layout(settings, self._task)
@@ -338,11 +349,33 @@ class _Run:
             self._log(status)
 
     def _log(self, status: artifacts.Status) -> None:
-        turn, updates, times = self._turn, self._learner.updates, self._clock.read()
-        self._recorder.log(iteration=turn.block, env_steps=turn.env_steps, updates=updates, times=times)
+        turn, updates, recorder, times = self._turn, self._learner.updates, self._recorder, self._clock.read()
+        size = self._settings.batch_size
+        row = recorder.log(
+            iteration=turn.block, env_steps=turn.env_steps, updates=updates, batch_size=size, times=times
+        )
         status.write("running", env_steps=turn.env_steps)
-        rate = turn.env_steps / max(times["wall_s"], 1e-3)
-        self._display.update(turn.env_steps, updates=updates, mean_return=self._recorder.window.mean_return, rate=rate)
+        self._scalars.add("progress", row, turn.env_steps)
+        self._scalars.add("timing", times, turn.env_steps)
+        self._warn_of_narrow_support()
+        self._display.update(
+            turn.env_steps,
+            updates=updates,
+            mean_return=recorder.window.mean_return,
+            write_read_ratio=recorder.write_read_ratio,
+            times=times,
+        )
+
+    def _warn_of_narrow_support(self) -> None:
+        learned = self._learner.updates / max(1, self._settings.total_updates)
+        mass = self._recorder.edge_mass
+        # A critic's first distributions are flat and lie on the edges, too: give it time.
+        if not self._warned and mass is not None and mass > _EDGE_MASS and learned > _EDGE_MASS_AFTER:
+            self._warned = True
+            self._display.message(
+                f"warning: {mass:.1%} of the critics' target mass sits on the edges of their support; "
+                "v_min and v_max are too narrow for these rewards"
+            )
 
     def _evaluate_if_due(self) -> None:
         if self._passed(self._settings.eval_interval):
@@ -359,8 +392,9 @@ class _Run:
                 threads=settings.collector_threads,
             )
             self._save_policy(self._folder / "work" / "checkpoints" / f"{env_steps}.safetensors")
-        mean, std = self._recorder.evaluated(result, env_steps=env_steps, updates=self._learner.updates)
-        self._display.evaluated(env_steps, mean, std)
+        row = self._recorder.evaluated(result, env_steps=env_steps, updates=self._learner.updates)
+        self._scalars.add("curve", row, env_steps)
+        self._display.evaluated(env_steps, row["return_mean"], row["return_std"])
 
     def _passed(self, interval: int) -> bool:
         """Whether the last chunk reached or passed a multiple of `interval`, or the end of the budget."""

@@ -188,10 +188,16 @@ def provenance(data: Data) -> Provenance:
         differing={name: {key: text.get(key, "") for key in differing} for name, text in texts.items()}
         if differing
         else {},
-        warnings=tuple(_warnings(texts)),
+        warnings=(*_not_reproducible(data), *_warnings(texts)),
         runs=runs,
         hashes=data.hashes,
     )
+
+
+def _not_reproducible(data: Data) -> Iterator[str]:
+    arms = [arm for arm, settings in data.arms.items() if not settings.reproducible]
+    if arms:
+        yield f"Not reproducible: {', '.join(arms)} collected asynchronously, so a rerun gives other numbers."
 
 
 def _warnings(texts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

@@ -294,6 +294,45 @@ def test_progress_has_no_mean_before_the_first_episode_ends_and_loses_none(tmp_p
         assert fed == pytest.approx(mean, rel=1e-9)
 
 
+def test_tensorboard_scalars_are_written_on_request_and_change_no_byte(tmp_path: Path) -> None:
+    train(tmp_path / "plain")
+    settings = resolve(small(), where="arm")
+    events = tmp_path / "events"
+    runner.train(
+        settings,
+        0,
+        run_dir=tmp_path / "run",
+        state_dir=tmp_path / "state",
+        key="k",
+        provenance={},
+        tensorboard=events,
+    )
+    assert artifacts(tmp_path) == artifacts(tmp_path / "plain")
+    content = b"".join(path.read_bytes() for path in events.iterdir())
+    for tag in (b"progress/return_mean", b"progress/loss/critic_loss", b"curve/return_mean", b"timing/wall_s"):
+        assert tag in content
+
+
+def test_a_support_that_is_too_narrow_is_told_in_the_log_and_the_summary(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    summary = train(tmp_path / "narrow", algorithm="fast_td3", v_min=-1.0, v_max=1.0)
+    assert summary["edge_mass"] > 0.01
+    assert "of the critics' target mass sits on the edges of their support" in capfd.readouterr().out
+    wide = train(
+        tmp_path / "wide", algorithm="fast_td3", v_min=-5000.0, v_max=5000.0, env_steps=2400, learning_rate=3e-3
+    )
+    assert wide["edge_mass"] < summary["edge_mass"]
+
+
+def test_the_write_read_ratio_nears_that_of_the_settings(tmp_path: Path) -> None:
+    train(tmp_path, log_interval=24)
+    with (tmp_path / "run" / "progress.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["write_read_ratio"] == ""  # nothing was read yet
+    assert float(rows[-1]["write_read_ratio"]) == pytest.approx(4 / (4 * 32), rel=0.1)
+
+
 def test_no_clock_stands_in_a_deterministic_artifact(tmp_path: Path) -> None:
     train(tmp_path)
     for name in ("progress.csv", "curve.csv"):
