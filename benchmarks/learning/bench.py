@@ -54,7 +54,7 @@ class Bench:
         identity = machine()
         self._machine = (str(identity["cpu"]), str(identity["torch"]), str(identity["mujoco"]))
         self._code = code_key()
-        self._rows = records.rows()
+        self._rows: list[Row] = []
         self._problems: dict[str, list[str]] = {gate.name: [] for gate in selected}
         self._processes = Processes()
 
@@ -64,6 +64,7 @@ class Bench:
             for path in (self._folder, self._records.folder):
                 path.mkdir(parents=True, exist_ok=True)
                 locks.enter_context(_alone(path))
+            self._rows = self._records.rows()
             todo = self._todo()
             print(f"learning: {len(self._selected)} gates, {len(todo)} trainings to do, {self._jobs} at a time")
             print(f"judged: {PROTOCOL}", flush=True)
