@@ -75,6 +75,14 @@ def peak_memory_mb() -> float:
     return round((peak_kb + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024, 1)
 
 
+def available_memory_bytes() -> int:
+    """Return what the system says new work can use without swapping."""
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _cpu_name() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):

@@ -201,6 +201,7 @@ class _Run:
         (work / "checkpoints").mkdir(parents=True, exist_ok=True)
         if resumed is None:
             _require_disk(folder, disk_bytes(settings))
+        self._memory_warning = _memory_warning(layout, artifacts.available_memory_bytes())
         self._ring = ReplayRing(folder / "replay.bin", layout)
         self._batches = Batches(
             settings,
@@ -248,6 +249,8 @@ class _Run:
 
     def _start(self) -> None:
         self._display.message(_describe(self._settings, self._seed))
+        if self._memory_warning:
+            self._display.message(self._memory_warning)
         self._link.wait_ready()
         self._clock.ready()
         self._evaluate()
@@ -481,6 +484,17 @@ def _require_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise TrainingError(f"{folder}: the run needs {needed / 1e6:.0f} MB of disk, {free / 1e6:.0f} MB are free")
+
+
+def _memory_warning(layout: Layout, available: int) -> str | None:
+    """Return what to say of a ring that is larger than the free memory: every sample would wait for the disk."""
+    if layout.size_bytes <= available:
+        return None
+    return (
+        f"warning: the replay ring ({layout.slots:,} rows of {layout.width} numbers, {layout.size_bytes / 1e9:.1f} GB) "
+        f"is larger than the free memory ({available / 1e9:.1f} GB): sampling will wait for the disk; lower "
+        "replay_capacity"
+    )
 
 
 def _empty(folder: Path) -> None:

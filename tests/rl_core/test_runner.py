@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import torch
 
 from rl_core import checkpoints, runner
 from rl_core import state as states
+from rl_core.algorithms import ALGORITHMS
 from rl_core.config import resolve
 from rl_core.envs.inverted_double_pendulum import InvertedDoublePendulum
 from rl_core.errors import TrainingError
@@ -170,6 +172,73 @@ def test_a_number_that_is_not_finite_stops_the_run_and_names_it(tmp_path: Path) 
     assert status(tmp_path)["state"] == "failed"
     assert "critic_loss" in status(tmp_path)["reason"]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("collection", "behind"), [("pipelined", 2), ("lockstep", 1)])
+def test_a_chunk_is_gathered_with_weights_of_exactly_so_many_hand_overs_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collection: str, behind: int
+) -> None:
+    published: list[int] = []  # updates that the weights of each request had seen
+    updates = 0
+    update = ALGORITHMS["sac"].update
+
+    def counted(learner: Any, batch: Any) -> Any:
+        nonlocal updates
+        updates += 1
+        return update(learner, batch)
+
+    class Watched(CollectorLink):
+        def publish(self, version: int, weights: Any) -> None:
+            published.append(updates)
+            super().publish(version, weights)
+
+    monkeypatch.setattr(ALGORITHMS["sac"], "update", counted)
+    monkeypatch.setattr(runner, "CollectorLink", Watched)
+    train(tmp_path, collection=collection)
+    block = 3 * 4  # vector steps in a chunk, updates in each
+    chunks = 1200 // 12
+    learning = math.ceil(100 / 12)  # the first chunk that reaches the threshold
+    expected = [max(0, chunk - behind - learning + 2) * block for chunk in range(chunks)]
+    assert published == expected
+
+
+def test_the_policy_delay_counts_over_the_run_also_at_one_update_an_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[bool] = []
+    update = ALGORITHMS["td3"].update
+
+    def watched(learner: Any, batch: Any) -> Any:
+        info = update(learner, batch)
+        moved.append("actor_loss" in info)
+        return info
+
+    monkeypatch.setattr(ALGORITHMS["td3"], "update", watched)
+    train(tmp_path, algorithm="td3", num_envs=1, vector_steps_per_chunk=1, updates_per_vector_step=1, env_steps=300)
+    assert moved == [False, True] * (len(moved) // 2) + [False] * (len(moved) % 2)
+    assert len(moved) == 300 - 100 + 1
+
+
+def test_learning_starts_at_the_larger_of_batch_and_threshold(tmp_path: Path) -> None:
+    for batch_size, learning_starts, first in ((32, 100, 108), (300, 100, 300)):
+        folder = tmp_path / str(batch_size)
+        train(folder, batch_size=batch_size, learning_starts=learning_starts, log_interval=1, env_steps=360)
+        with (folder / "run" / "progress.csv").open(encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        assert next(int(row["env_steps"]) for row in rows if int(row["updates"])) == first
+
+
+@pytest.mark.parametrize("collection", ["pipelined", "lockstep", "async"])
+def test_a_collector_that_is_killed_fails_the_run_by_name_in_every_mode(tmp_path: Path, collection: str) -> None:
+    process = start(small(env_steps=100_000, collection=collection), 0, tmp_path)
+    wait_for_checkpoint(tmp_path, process, beyond=200)
+    (collector,) = (
+        c for c in psutil.Process(process.pid).children() if "resource_tracker" not in " ".join(c.cmdline())
+    )
+    collector.kill()
+    assert process.wait(timeout=30) == 1
+    assert status(tmp_path)["state"] == "failed"
+    assert "the collector was killed by SIGKILL" in status(tmp_path)["reason"]
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "fast_sac"])
@@ -360,3 +429,12 @@ def test_too_little_disk_is_one_clear_error_before_anything_starts(
     with pytest.raises(TrainingError, match=r"the run needs \d+ MB of disk, 1 MB are free"):
         train(tmp_path)
     assert not (tmp_path / "state" / "replay.bin").exists()
+
+
+def test_a_ring_larger_than_the_free_memory_is_told_before_anything_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner.artifacts, "available_memory_bytes", lambda: 1_000)
+    train(tmp_path)
+    lines = capfd.readouterr().out.splitlines()
+    assert "is larger than the free memory (0.0 GB): sampling will wait for the disk; lower replay_capacity" in lines[1]
