@@ -62,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reached[arm] += [found] if found else []
     figures: dict[str, float] = {}
     spread: dict[str, Any] = {}
-    for arm, found in reached.items():
-        figures[f"{arm}_seeds_reached"] = len(found)
-        for name in ("active_s", "env_steps") if found else ():
-            values = [one[name] for one in found]
+    for arm, runs in reached.items():
+        figures[f"{arm}_seeds_reached"] = len(runs)
+        for name in ("active_s", "env_steps") if runs else ():
+            values = [run[name] for run in runs]
             figures[f"{arm}_{name}"] = round(statistics.median(values), 1)
             spread[f"{arm}_{name}"] = [min(values), max(values)]
     limits = {f"{arm}_seeds_reached": (">=", float(given.seeds)) for arm in given.arm}
@@ -85,13 +85,13 @@ def _train(arm: str, seed: int) -> dict[str, float] | None:
         return first_reached(folder / "run")
 
 
-def first_reached(run: Path) -> dict[str, float] | None:
+def first_reached(folder: Path) -> dict[str, float] | None:
     """Return env steps and training seconds of a run's first evaluation at the goal, or None."""
-    with (run / "curve.csv").open(encoding="utf-8", newline="") as file:
+    with (folder / "curve.csv").open(encoding="utf-8", newline="") as file:
         steps = [int(row["env_steps"]) for row in csv.DictReader(file) if float(row["return_mean"]) >= GOAL]
     if not steps:
         return None
-    with (run / "timing.csv").open(encoding="utf-8", newline="") as file:
+    with (folder / "timing.csv").open(encoding="utf-8", newline="") as file:
         times = {int(row["env_steps"]): float(row["active_s"]) for row in csv.DictReader(file)}
     active_s = min(seconds for env_steps, seconds in times.items() if env_steps >= steps[0])
     return {"env_steps": steps[0], "active_s": active_s}
