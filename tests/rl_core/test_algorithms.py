@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from rl_core.algorithms import ALGORITHMS, flash_sac, sac, td3
-from rl_core.critics import expectation, twin, twin_q
+from rl_core.critics import expectation, project_categorical, twin, twin_q
 from rl_core.networks import gaussian_head, init_mlp, init_twin, mlp, polyak_, squashed_sample
 from rl_core.optimizer import Adam
 from rl_core.presets import (
@@ -22,6 +22,7 @@ from rl_core.presets import (
 )
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
+from rl_core.unit_networks import trainable, unit_net
 
 SETTINGS: dict[str, Any] = {
     "sac": SacSettings(actor_hidden=(16, 16), critic_hidden=(16, 16), learning_rate=1e-3),
@@ -194,12 +195,15 @@ def test_td3_targets_move_only_with_the_actor() -> None:
         assert any(not torch.equal(before[k], after[k]) for k in before) == (n % 2 == 0)
 
 
-def test_temperature_settles_where_entropy_meets_its_target() -> None:
-    learner = build("sac", target_entropy=-1.0, learning_rate=3e-3)
-    data = batch(256)
+@pytest.mark.parametrize(("name", "updates"), [("sac", 2000), ("fast_sac", 1500), ("flash_sac", 2200)])
+def test_temperature_settles_where_entropy_meets_its_target(name: str, updates: int) -> None:
+    constant = {"final_learning_rate": 3e-3, "critic_width": 16, "blocks": 1} if name == "flash_sac" else {}
+    learner = build(name, target_entropy=-1.0, learning_rate=3e-3, policy_delay=1, initial_alpha=0.2, **constant)
+    data = batch(128)
     # A reward against large actions: the temperature alone decides how wide the policy spreads.
-    data = batch(256, bootstrap=torch.zeros(256), reward=-data.action.square().sum(-1))
-    entropies = [float(sac.update(learner, data)["entropy"]) for _ in range(2000)]
+    data = batch(128, bootstrap=torch.zeros(128), reward=-data.action.square().sum(-1))
+    update = ALGORITHMS[name].update
+    entropies = [float(update(learner, data)["entropy"]) for _ in range(updates)]
     assert sum(entropies[-200:]) / 200 == pytest.approx(-1.0, abs=0.15)
 
 
@@ -249,3 +253,78 @@ def test_initial_weights_are_uniform_in_the_fan_in_bound() -> None:
     bound = 1 / math.sqrt(400)
     assert weight.abs().max() <= bound
     assert float(weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.02)
+
+
+def test_fast_td3_takes_the_whole_distribution_of_the_lower_valued_head() -> None:
+    learner = build("fast_td3", learning_rate=0.0, target_noise=0.0)
+    data = batch(next_obs=20 * torch.randn(64, 3, generator=generator(3)))
+    with torch.no_grad():
+        next_action = torch.tanh(mlp(learner.target_actor, data.next_obs))
+        p1, p2 = (q.softmax(-1) for q in twin(learner.target_critic, data.next_critic_obs, next_action))
+        lower = (p1 @ learner.atoms < p2 @ learner.atoms)[:, None]
+        z = data.reward[:, None] + 0.97 * data.bootstrap[:, None] * learner.atoms
+        m = project_categorical(z, torch.where(lower, p1, p2), learner.atoms)
+        q1, q2 = (q.log_softmax(-1) for q in twin(learner.critic, data.critic_obs, data.action))
+        expected = -(m * q1).sum(-1).mean() - (m * q2).sum(-1).mean()
+    assert 0 < int(lower.sum()) < 64
+    torch.testing.assert_close(ALGORITHMS["fast_td3"].update(learner, data)["critic_loss"], expected)
+
+
+def test_fast_sac_projects_each_critic_with_its_own_target_and_the_entropy_inside_the_reward() -> None:
+    learner = build("fast_sac", learning_rate=0.0, initial_alpha=0.5, policy_delay=2)
+    data = batch()
+    silu = torch.nn.functional.silu
+    noise = torch.randn(64, 2, generator=generator(2))
+    with torch.no_grad():
+        output = mlp(learner.actor, data.next_obs, activation=silu)
+        next_action, log_prob = squashed_sample(*gaussian_head(output, -5.0, 0.0), noise)
+        reward = data.reward - 0.97 * data.bootstrap * 0.5 * log_prob
+        z = reward[:, None] + 0.97 * data.bootstrap[:, None] * learner.atoms
+        targets = twin(learner.target_critic, data.next_critic_obs, next_action, activation=silu)
+        m1, m2 = (project_categorical(z, q.softmax(-1), learner.atoms) for q in targets)
+        q1, q2 = (q.log_softmax(-1) for q in twin(learner.critic, data.critic_obs, data.action, activation=silu))
+        expected = -(m1 * q1).sum(-1).mean() - (m2 * q2).sum(-1).mean()
+    torch.testing.assert_close(ALGORITHMS["fast_sac"].update(learner, data)["critic_loss"], expected)
+
+
+def test_flash_sac_shares_batch_statistics_between_both_halves_in_online_and_target_critics() -> None:
+    learner = build("flash_sac", learning_rate=0.0, final_learning_rate=0.0, policy_delay=2, initial_alpha=0.5)
+    data = batch()
+    noise = torch.randn(64, 2, generator=generator(2))
+    with torch.no_grad():
+        output = torch.cat(unit_net(learner.actor, data.next_obs, ("mean", "std"), training=False), -1)
+        next_action, log_prob = squashed_sample(*gaussian_head(output, -10.0, 2.0), noise)
+        x = torch.cat((torch.cat((data.obs, data.action), -1), torch.cat((data.next_obs, next_action), -1)))
+        p1, p2 = (
+            unit_net(learner.target_critic, x, ("q",), f"q{i}.", training=True)[0][64:].softmax(-1) for i in (1, 2)
+        )
+        p = torch.where((p1 @ learner.atoms < p2 @ learner.atoms)[:, None], p1, p2)
+        z = data.reward[:, None] + 0.99 * data.bootstrap[:, None] * (learner.atoms - 0.5 * log_prob[:, None])
+        m = project_categorical(z, p, learner.atoms)
+        online = [unit_net(trainable(learner.critic), x, ("q",), f"q{i}.", training=True)[0][:64] for i in (1, 2)]
+        expected = sum(-(m * q.log_softmax(-1)).sum(-1).mean() for q in online) / 2
+    torch.testing.assert_close(ALGORITHMS["flash_sac"].update(learner, data)["critic_loss"], expected)
+
+
+def test_flash_sac_averages_parameters_only_and_its_learning_rate_reaches_the_end() -> None:
+    learner = build("flash_sac", learning_rate=3e-4, final_learning_rate=1.5e-4)
+    assert not [name for name in learner.target_critic if name.endswith((".mean", ".var"))]
+    for n in range(1000):
+        if n in (0, 999):
+            ALGORITHMS["flash_sac"].update(learner, batch(seed=n))
+        learner.updates = n + 1
+        if n == 0:
+            assert learner.critic_optimizer.learning_rate == pytest.approx(3e-4)
+    assert learner.critic_optimizer.learning_rate == pytest.approx(1.5e-4, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_actor_step_leaves_the_critics_alone(name: str) -> None:
+    learner = build(name, policy_delay=1)
+    module = ALGORITHMS[name]
+    actor_step = getattr(module, "_update_actor_and_alpha", None) or module._update_actor
+    before, actor_before = copies(learner.critic), copies(learner.actor)
+    alpha = (torch.tensor(0.1),) if name in ("sac", "fast_sac") else ()
+    actor_step(learner, batch(), *alpha)
+    assert all(torch.equal(before[k], learner.critic[k]) for k in before)
+    assert any(not torch.equal(actor_before[k], learner.actor[k]) for k in actor_before)
