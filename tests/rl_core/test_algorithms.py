@@ -195,8 +195,10 @@ def test_td3_targets_move_only_with_the_actor() -> None:
         assert any(not torch.equal(before[k], after[k]) for k in before) == (n % 2 == 0)
 
 
-@pytest.mark.parametrize(("name", "updates"), [("sac", 2000), ("fast_sac", 1500), ("flash_sac", 2200)])
-def test_temperature_settles_where_entropy_meets_its_target(name: str, updates: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "updates", "tolerance"), [("sac", 2000, 0.15), ("fast_sac", 1500, 0.15), ("flash_sac", 2200, 0.3)]
+)
+def test_temperature_settles_where_entropy_meets_its_target(name: str, updates: int, tolerance: float) -> None:
     constant = {"final_learning_rate": 3e-3, "critic_width": 16, "blocks": 1} if name == "flash_sac" else {}
     learner = build(name, target_entropy=-1.0, learning_rate=3e-3, policy_delay=1, initial_alpha=0.2, **constant)
     data = batch(128)
@@ -204,7 +206,7 @@ def test_temperature_settles_where_entropy_meets_its_target(name: str, updates: 
     data = batch(128, bootstrap=torch.zeros(128), reward=-data.action.square().sum(-1))
     update = ALGORITHMS[name].update
     entropies = [float(update(learner, data)["entropy"]) for _ in range(updates)]
-    assert sum(entropies[-200:]) / 200 == pytest.approx(-1.0, abs=0.15)
+    assert sum(entropies[-200:]) / 200 == pytest.approx(-1.0, abs=tolerance)
 
 
 @pytest.mark.parametrize("name", PRESETS)
