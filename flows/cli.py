@@ -18,6 +18,8 @@ Verb = Callable[[argparse.Namespace], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0 done, 1 failed, 2 wrong input, 130 interrupted, 143 terminated."""
+    if os.environ.get("DVC_STAGE"):
+        _bind_to_dvc()
     given = _parser().parse_args(arguments)
     given.directory = Path(given.directory).resolve()
     from flows.stages import InUseError
@@ -25,16 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     verb: Verb = given.run
     warnings.showwarning = _warn
-    if os.environ.get("DVC_STAGE"):
-        from flows.processes import die_with_parent
-
-        die_with_parent()  # a stage command does not outlive the dvc that started it
     try:
         return verb(given)
     except (SettingsError, InUseError) as error:
         return _fail(str(error), WRONG_INPUT if isinstance(error, SettingsError) else FAILED)
     except Interrupted as interruption:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        then = "goes on from the last checkpoint" if interruption.resumable else "starts over: no checkpoint stands yet"
+        print(f"interrupted; the same command {then}", file=sys.stderr)
         return 128 + interruption.signum
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -43,6 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:  # noqa: BLE001 - any failure is one clear line
         return _fail(_with_traceback(given, error), FAILED)
+
+
+def _bind_to_dvc() -> None:
+    """Have a stage command end with the dvc that started it, even if that was killed in the command's first moment."""
+    from flows.processes import die_with_parent, is_orphan
+
+    die_with_parent()
+    if is_orphan():
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -26,6 +26,11 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
+def is_orphan() -> bool:
+    """Whether the process that started this one has already ended, and nobody but init is left to end it."""
+    return os.getppid() == 1 and b"dvc" not in Path("/proc/1/cmdline").read_bytes()
+
+
 class Processes:
     """The running children of one sweep."""
 

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from flows.experiment import PARAMS_FILE, STATE_FOLDER, Experiment
 from rl_core.errors import SettingsError, TrainingError
-from rl_core.files import write_json
+from rl_core.files import remove_unfinished, write_json
 
 CODE_ROOT = Path(__file__).resolve().parent.parent
 PIPELINE_FILE = "dvc.yaml"
@@ -56,10 +57,14 @@ def train(
     settings = experiment.settings(arm, seed)
     run_dir, marker = experiment.run_dir(arm, seed), train_marker(experiment, arm, seed)
     with only_writer(experiment, arm, seed):
-        key = train_key(experiment, arm, seed)
+        key, state_dir = train_key(experiment, arm, seed), experiment.state_dir(arm, seed)
         if not fresh and is_complete(marker, key, run_dir, TRAIN_OUTPUTS):
+            shutil.rmtree(state_dir, ignore_errors=True)  # of a run that was killed when it was as good as done
             print(f"{arm} seed {seed}: already complete{'; --fresh trains it again for a trace' if trace else ''}")
             return
+        remove_unfinished(marker.parent)
+        if fresh:
+            shutil.rmtree(state_dir, ignore_errors=True)  # before anything else: a kill must not bring it back
         if fresh or begun_afresh(marker, key):
             begin_afresh(marker, key)
         else:
@@ -73,17 +78,17 @@ def train(
                 settings,
                 seed,
                 run_dir=run_dir,
-                state_dir=experiment.state_dir(arm, seed),
+                state_dir=state_dir,
                 key=key,
                 provenance=_provenance(experiment),
                 fresh=fresh,
+                published=lambda: _write_marker(marker, key, run_dir, TRAIN_OUTPUTS),
                 trace=trace_file,
                 tensorboard=experiment.tensorboard_dir(arm, seed) if tensorboard else None,
             )
         finally:
             if trace_file is not None and trace_file.is_file():
                 print(f"trace: {trace_file}", flush=True)
-        _write_marker(marker, key, run_dir, TRAIN_OUTPUTS)
 
 
 def evaluate(experiment: Experiment, arm: str, seed: int) -> None:
@@ -97,6 +102,7 @@ def evaluate(experiment: Experiment, arm: str, seed: int) -> None:
             print(f"{arm} seed {seed}: already evaluated")
             return
         marker.unlink(missing_ok=True)
+        remove_unfinished(run_dir)
 
         from rl_core.evaluation import evaluate_run
 

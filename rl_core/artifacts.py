@@ -11,8 +11,11 @@ from typing import Any
 
 from rl_core import KERNEL_PINS
 from rl_core.config import RunSettings
-from rl_core.files import write_json
+from rl_core.files import remove_unfinished, write_json
 
+TABLES = ("progress.csv", "curve.csv", "timing.csv")
+SNAPSHOTS = "checkpoints"
+_PUBLISHED = ("policy.safetensors", SNAPSHOTS, *TABLES, "summary.json", "timing.json")
 _EVALUATION_FILES = ("evaluation.csv", "evaluation.json")
 
 
@@ -35,12 +38,13 @@ class Status:
 def publish(work: Path, run_dir: Path) -> None:
     """Put the finished artifacts into place. An evaluation of another policy is removed with that policy."""
     run_dir.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(run_dir)
     old, new = run_dir / "policy.safetensors", work / "policy.safetensors"
     if not old.exists() or old.read_bytes() != new.read_bytes():
         for name in _EVALUATION_FILES:
             (run_dir / name).unlink(missing_ok=True)
-    for path in sorted(work.iterdir()):
-        _copy_into(path, run_dir)
+    for name in _PUBLISHED:
+        _copy_into(work / name, run_dir)
 
 
 def _copy_into(source: Path, folder: Path) -> None:

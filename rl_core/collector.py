@@ -46,7 +46,7 @@ class CollectorPlan:
 
 
 def main(plan: CollectorPlan, connection: Connection) -> None:
-    """Serve the learner's turns until it says close or is gone. An exception is sent to the learner."""
+    """Serve the learner's turns until it closes the connection or is gone. An exception is sent to the learner."""
     _die_with_parent(plan.parent_pid)
     # A signal to the whole process group, such as a terminal's Ctrl-C: the learner decides when the collector ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -89,7 +89,7 @@ class Collector:
         self._act = algorithm.act
 
     def serve(self, connection: Connection) -> None:
-        """Answer `collect`, `state`, `restore` until `close`."""
+        """Answer `collect`, `state` and `restore` until the learner closes the connection."""
         send(connection, "ready")
         while True:
             with span("wait"):
@@ -101,8 +101,9 @@ class Collector:
                 send(connection, "state", self.state())
             elif turn["kind"] == "restore":
                 self.restore(arrays, turn["counter"])
+                send(connection, "restored")
             else:
-                return
+                raise ValueError(f"the learner sent {turn['kind']!r}, which no collector knows")
 
     def collect(self, vector_steps: int, version: int) -> Array:
         """Take `vector_steps` vector steps with weights `version`; return the episodes that ended, oldest first."""

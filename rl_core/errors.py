@@ -10,8 +10,9 @@ class TrainingError(RuntimeError):
 
 
 class Interrupted(Exception):  # noqa: N818 - an interruption is not an error
-    """A signal asked the run to stop; its state can be resumed."""
+    """A signal asked the run to stop."""
 
-    def __init__(self, signum: int) -> None:
+    def __init__(self, signum: int, *, resumable: bool = False) -> None:
         super().__init__(f"interrupted by signal {signum}")
         self.signum = signum
+        self.resumable = resumable  # whether a checkpoint stands

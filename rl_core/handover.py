@@ -22,7 +22,6 @@ from rl_core.networks import Params
 
 AnyArray = npt.NDArray[np.generic]
 
-_METADATA_KEY = "seedbed"
 _HEADER_WORDS = 2  # one int64: vector steps taken by the collector
 
 

@@ -1,5 +1,6 @@
 """The learner's end of the hand-over: starts the collector, gives it turns, notices when it fails."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -129,8 +130,9 @@ class CollectorLink:
         return self._receive("state", self._hang_timeout_s)[1]
 
     def restore(self, arrays: Mapping[str, AnyArray], counter: int) -> None:
-        """Put the collector into a state that `state` returned."""
+        """Put the collector into a state that `state` returned; raise TrainingError if it does not fit."""
         self._send("restore", arrays, counter=counter)
+        self._receive("restored", self._hang_timeout_s)
 
     def close(self) -> None:
         """End the collector process and wait for it."""
@@ -144,7 +146,14 @@ class CollectorLink:
         try:
             send(self._connection, kind, arrays, **info)
         except OSError:
+            self._raise_last_words()
             raise TrainingError(self._obituary()) from None
+
+    def _raise_last_words(self) -> None:
+        """Raise what a collector that has ended said before; chunks that came first are dropped with the run."""
+        with contextlib.suppress(EOFError, OSError):
+            while wait([self._connection], 0):
+                _require_no_error(receive(self._connection)[0])
 
     def _receive(self, kind: str, timeout_s: float) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         watch = _Watch(self._board, timeout_s)
@@ -155,8 +164,7 @@ class CollectorLink:
             info, arrays = receive(self._connection)
         except (EOFError, OSError):
             raise TrainingError(self._obituary()) from None
-        if info["kind"] == "error":
-            raise TrainingError(f"the collector failed:\n{info['traceback']}")
+        _require_no_error(info)
         if info["kind"] != kind:
             raise TrainingError(f"the collector answered {info['kind']!r} instead of {kind!r}")
         return info, arrays
@@ -164,7 +172,8 @@ class CollectorLink:
     def _require_life(self, watch: "_Watch") -> None:
         if watch.expired():
             self._process.kill()
-            raise TrainingError(f"the collector hangs: no vector step for {watch.timeout_s:g} s; it was ended")
+            what = "no vector step" if watch.started else "it did not start"
+            raise TrainingError(f"the collector hangs: {what} for {watch.timeout_s:g} s; it was ended")
 
     def _obituary(self) -> str:
         self._process.join(_JOIN_S)
@@ -176,11 +185,16 @@ class CollectorLink:
         return f"the collector ended with exit code {code}"
 
 
+def _require_no_error(info: Mapping[str, Any]) -> None:
+    if info["kind"] == "error":
+        raise TrainingError(f"the collector failed:\n{info['traceback']}")
+
+
 class _Watch:
     """Whether the collector has taken a vector step within the last `timeout_s` seconds."""
 
-    def __init__(self, board: WeightBoard, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, board: WeightBoard, timeout_s: float, *, started: bool = True) -> None:
+        self.timeout_s, self.started = timeout_s, started
         self._board = board
         self._note()
 

@@ -1,6 +1,8 @@
 """Episodes as rows of numbers, and CSV files whose bytes depend on nothing but those numbers."""
 
+import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO, TypeVar
@@ -82,6 +84,7 @@ class CsvFile:
 
     def __init__(self, path: Path, columns: Sequence[str], *, length: int = 0) -> None:
         self.columns = tuple(columns)
+        self._digest = hashlib.sha256(path.read_bytes()[:length] if length else b"")
         self._file: TextIO = path.open("r+" if length else "w", encoding="utf-8", newline="")
         if length:
             self._file.truncate(length)
@@ -101,16 +104,26 @@ class CsvFile:
 
     @property
     def length(self) -> int:
-        """Bytes written so far; what is on disk after `flush`."""
-        self._file.flush()
+        """Bytes written so far."""
         return self._file.tell()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes written so far."""
+        return self._digest.hexdigest()
+
+    def sync(self) -> None:
+        """Have the operating system write the file to the disk."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file; again is harmless."""
         self._file.close()
 
     def _write(self, cells: Iterable[str]) -> None:
-        self._file.write(",".join(cells) + "\n")
+        line = ",".join(cells) + "\n"
+        self._digest.update(line.encode())
+        self._file.write(line)
         self._file.flush()
 
 

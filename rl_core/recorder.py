@@ -146,7 +146,13 @@ class Recorder:
             "edge_mass": self.edge_mass,
             "logged": list(self._logged),
             "lengths": {name: table.length for name, table in self._tables.items()},
+            "digests": {name: table.digest for name, table in self._tables.items()},
         }
+
+    def sync(self) -> None:
+        """Have the operating system write the tables to the disk."""
+        for table in self._tables.values():
+            table.sync()
 
     def restore(self, arrays: Mapping[str, AnyArray], info: Mapping[str, Any]) -> None:
         """Continue from what `state` returned; the tables were opened with its lengths."""

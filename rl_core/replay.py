@@ -8,6 +8,7 @@ The slack keeps rows in place that a checkpoint still needs while newer ones are
 read while it is written, however far the collector may be ahead.
 """
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 from rl_core.errors import TrainingError
 
 _FLOAT32_BYTES = 4
+_FINGERPRINT_ROWS = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,15 @@ class ReplayRing:
             next_obs=rows[:, end + 3 : end + 3 + obs_dim],
             next_critic_obs=rows[:, end + 3 :],
         )
+
+    def fingerprint(self, counter: int) -> str:
+        """Return a hash of rows spread evenly over what can be sampled before `counter`.
+
+        It tells another run's ring, or one that was cut or emptied, from this one; not a single changed bit.
+        """
+        window = min(counter, self.layout.capacity)
+        index = np.linspace(counter - window, counter, min(window, _FINGERPRINT_ROWS), endpoint=False).astype(np.int64)
+        return hashlib.sha256(self._rows[index % self.layout.slots].tobytes()).hexdigest()
 
     def flush(self) -> None:
         """Have the operating system write all rows to the disk."""

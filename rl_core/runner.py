@@ -7,14 +7,14 @@ the same bytes every time. `async`: several turns are under way at once and nobo
 do; what is learned depends on the machine's timing, and the summary says so.
 
 A checkpoint is taken when chunk k + 1 has arrived and neither side has gone on (in `async` mode every turn under way
-is waited for): learner and tables as after block k,
-collector and counter as after chunk k + 1. The ring is its own checkpoint: its slack keeps in place every row that a
-kept checkpoint can sample.
+is waited for): learner and tables as after block k, collector and counter as after chunk k + 1. The ring is its own
+checkpoint: its slack keeps in place every row that a kept checkpoint can sample.
 """
 
+import hashlib
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from rl_core.config import RunSettings
 from rl_core.envs.simulation import dimensions
 from rl_core.envs.task import Task
 from rl_core.errors import Interrupted, TrainingError
-from rl_core.files import write_json
+from rl_core.files import remove_unfinished, write_atomic, write_json
 from rl_core.link import CollectorLink, turns_ahead
 from rl_core.metrics import under
 from rl_core.networks import Params
@@ -41,6 +41,7 @@ from rl_core.policy import Policy
 from rl_core.progress import Display
 from rl_core.recorder import Recorder
 from rl_core.replay import Layout, ReplayRing
+from rl_core.resume import RING_FILE, examiner
 from rl_core.seeding import stream, torch_seed
 from rl_core.shapes import Shapes
 from rl_core.state import TrainingState
@@ -66,6 +67,7 @@ def train(
     quiet: bool | None = None,
     trace: Path | None = None,
     tensorboard: Path | None = None,
+    published: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train one run to its end and publish its artifacts; continue an interrupted one if it has the same key.
 
@@ -80,6 +82,7 @@ def train(
         quiet: no live display; by default decided by whether standard error is a terminal.
         trace: where the timeline of this session goes, also of one that is interrupted or fails; None records none.
         tensorboard: a folder for the tables as TensorBoard scalars; None writes none.
+        published: called when the artifacts are in place, before the resumable state is removed.
 
     Returns: the content of summary.json.
 
@@ -92,7 +95,8 @@ def train(
     status = artifacts.Status(state_dir / "status.json", settings)
     try:
         with session(trace) as part, stop_signals() as stop:
-            resumed = None if fresh else checkpoints.latest(state_dir, key)
+            remove_unfinished(state_dir)
+            resumed = None if fresh else _latest(settings, seed, state_dir, key)
             if resumed is None:
                 _empty(state_dir)
             done = resumed.info["turn"]["env_steps"] if resumed else 0
@@ -103,9 +107,10 @@ def train(
                 summary = run.to_the_end(stop, status)
             write_json(state_dir / "work" / "timing.json", run.timing(provenance))
         artifacts.publish(state_dir / "work", run_dir)
+        published()
     except Interrupted as interruption:
         status.write("interrupted", reason=signal.Signals(interruption.signum).name)
-        raise
+        raise Interrupted(interruption.signum, resumable=checkpoints.any_in(state_dir)) from None
     except Exception as error:
         status.write("failed", reason=str(error))
         if isinstance(error, OSError):
@@ -114,6 +119,15 @@ def train(
     checkpoints.remove_all(state_dir)  # first, so that a removal cut short leaves nothing that seems resumable
     shutil.rmtree(state_dir)
     return summary
+
+
+def _latest(settings: RunSettings, seed: int, folder: Path, key: str) -> TrainingState | None:
+    if not checkpoints.any_in(folder):
+        return None
+    layout = ring_layout(settings, envs.task(settings.task)(**settings.task_settings))
+    learner = ALGORITHMS[settings.algorithm].state(build_learner(settings, layout, seed))
+    shapes = {name: tuple(tensor.shape) for name, tensor in learner.items()}
+    return checkpoints.latest(folder, key, examiner(folder, layout, shapes))
 
 
 def ring_layout(settings: RunSettings, task: Task) -> Layout:
@@ -198,11 +212,12 @@ class _Run:
         layout = ring_layout(settings, self._task)
         self._learner = build_learner(settings, layout, seed)
         work = folder / "work"
-        (work / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (work / artifacts.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
         if resumed is None:
             _require_disk(folder, disk_bytes(settings))
         self._memory_warning = _memory_warning(layout, artifacts.available_memory_bytes())
-        self._ring = ReplayRing(folder / "replay.bin", layout)
+        self._ring = ReplayRing(folder / RING_FILE, layout)
+        self._snapshots: dict[str, str] = {}  # policy files written so far, under `work`, and their SHA-256
         self._batches = Batches(
             settings,
             self._ring,
@@ -258,20 +273,27 @@ class _Run:
         self._receive(wait=True)
 
     def _resume(self, state: TrainingState) -> None:
+        try:
+            self._restore(state)
+        except (TrainingError, KeyError, TypeError, ValueError) as error:
+            raise TrainingError(f"{self._folder}: cannot be resumed ({error}); start over with --fresh") from error
+        self._clock.ready()
+        self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
+
+    def _restore(self, state: TrainingState) -> None:
         with torch.no_grad():
             for name, tensor in self._algorithm.state(self._learner).items():
                 tensor.copy_(torch.from_numpy(np.array(state.arrays[f"learner.{name}"])))
         self._learner.generator.set_state(torch.from_numpy(np.array(state.arrays["generator.learner"])))
         self._batches.generator.set_state(torch.from_numpy(np.array(state.arrays["generator.sampling"])))
         self._batches.restore(under("statistics.", state.arrays))
+        self._snapshots = dict(state.info["snapshots"])
         self._learner.updates = state.info["updates"]
         self._turn = _Turn(**state.info["turn"])
         self._recorder.restore(under("recorder.", state.arrays), state.info["recorder"])
         self._clock.restore(state.info["clock"])
         self._link.wait_ready()
         self._link.restore(under("collector.", state.arrays), self._turn.env_steps)
-        self._clock.ready()
-        self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
 
     # The verbs of the loop
 
@@ -394,7 +416,8 @@ class _Run:
                 streams=stream(self._seed, "evaluation", len(self._recorder.evaluation_returns)),
                 threads=settings.collector_threads,
             )
-            self._save_policy(self._folder / "work" / "checkpoints" / f"{env_steps}.safetensors")
+            name = f"{artifacts.SNAPSHOTS}/{env_steps}.safetensors"
+            self._snapshots[name] = self._save_policy(name)
         row = self._recorder.evaluated(result, env_steps=env_steps, updates=self._learner.updates)
         self._scalars.add("curve", row, env_steps)
         self._display.evaluated(env_steps, row["return_mean"], row["return_std"])
@@ -413,6 +436,7 @@ class _Run:
                 while self._link.under_way:
                     self._take_chunk()
                 self._ring.flush()
+                self._recorder.sync()
                 checkpoints.save(self._folder, self._key, self._turn.env_steps, self.state())
         if stop.signum is not None:
             raise Interrupted(stop.signum)
@@ -430,11 +454,14 @@ class _Run:
             "turn": asdict(self._turn),
             "updates": self._learner.updates,
             "recorder": recorder_info,
+            "snapshots": self._snapshots,
+            "ring": self._ring.fingerprint(self._turn.env_steps),
             "clock": self._clock.state(),
         }
         return TrainingState(arrays, info)
 
-    def _save_policy(self, path: Path) -> None:
+    def _save_policy(self, name: str) -> str:
+        """Write the policy under the work folder; return its SHA-256."""
         settings = self._settings
         metadata = {
             "head": self._algorithm.HEAD,
@@ -446,11 +473,13 @@ class _Run:
             "seed": self._seed,
             "env_steps": self._turn.env_steps,
         }
-        policies.save(path, self._weights, metadata)
+        content = policies.to_bytes(self._weights, metadata)
+        write_atomic(self._folder / "work" / name, content)
+        return hashlib.sha256(content).hexdigest()
 
     def _finish(self) -> dict[str, Any]:
         work = self._folder / "work"
-        self._save_policy(work / "policy.safetensors")
+        self._save_policy("policy.safetensors")
         summary = {
             "env_steps": self._turn.env_steps,
             "updates": self._learner.updates,

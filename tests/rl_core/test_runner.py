@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -111,17 +112,103 @@ def test_killed_twice_and_resumed_equals_uninterrupted(tmp_path: Path, algorithm
     assert json.loads((folder / "run" / "timing.json").read_text(encoding="utf-8"))["resume_count"] == 2
 
 
-def test_another_key_starts_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    process = start(small(env_steps=2400), 0, folder)
-    wait_for_checkpoint(folder, process, beyond=100)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train(folder, env_steps=2400)
+    return artifacts(folder)
+
+
+def killed(folder: Path, *, beyond: int = 600, **changes: Any) -> None:
+    """Train in a process of its own and kill it once a checkpoint stands."""
+    process = start(small(env_steps=2400, **changes), 0, folder)
+    wait_for_checkpoint(folder, process, beyond=beyond)
     process.kill()
     process.wait()
-    assert checkpoints.latest(folder / "state", "k") is not None
-    assert checkpoints.latest(folder / "state", "another") is None
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+def test_a_state_of_other_settings_is_discarded_and_the_user_is_told(tmp_path: Path) -> None:
+    killed(tmp_path / "run")
+    with pytest.warns(UserWarning, match="of other settings or other code is discarded; starting over"):
+        assert checkpoints.latest(tmp_path / "run" / "state", "another", lambda _: None) is None
+
+
+def test_what_a_killed_write_left_is_never_published(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    folder = tmp_path / "killed"
+    killed(folder)
+    (folder / "run").mkdir()
+    half = [
+        "state/work/checkpoints/.804.safetensors.99999.tmp",
+        "state/work/.summary.json.99999.tmp",
+        "run/.curve.csv.tmp",
+    ]
+    for name in half:
+        (folder / name).write_bytes(b"half")
+    train(folder, env_steps=2400)
+    assert not list(folder.rglob("*.tmp"))
+    assert artifacts(folder) == undisturbed
+
+
+def spoil(folder: Path, what: str) -> None:
+    state = folder / "state"
+    if what == "table cut":
+        os.truncate(state / "work" / "progress.csv", 300)
+    elif what == "table altered":
+        path = state / "work" / "curve.csv"
+        path.write_bytes(path.read_bytes().replace(b"1", b"2"))
+    elif what == "table gone":
+        (state / "work" / "timing.csv").unlink()
+    elif what == "snapshot gone":
+        (state / "work" / "checkpoints" / "0.safetensors").unlink()
+    elif what == "ring emptied":
+        size = (state / "replay.bin").stat().st_size
+        (state / "replay.bin").write_bytes(bytes(size))
+    elif what == "ring cut":
+        os.truncate(state / "replay.bin", 400)
+    elif what == "ring gone":
+        (state / "replay.bin").unlink()
+    elif what == "wrong inside":
+        for path in state.glob("checkpoint-*.seedbed"):
+            number = int(path.stem.partition("-")[2])
+            states.save(path, states.TrainingState({"x": np.zeros(1)}, {"key": "k", "number": number}))
+
+
+SPOILT = ("table cut", "table altered", "table gone", "snapshot gone")
+SPOILT += ("ring emptied", "ring cut", "ring gone", "wrong inside")
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_state_that_is_not_as_it_was_left_is_never_gone_on_from(
+    tmp_path: Path, undisturbed: dict[str, bytes], what: str
+) -> None:
+    folder = tmp_path / "killed"
+    killed(folder)
+    spoil(folder, what)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(folder, env_steps=2400)
+    assert "starting over" in str(caught[-1].message)
+    assert artifacts(folder) == undisturbed
+
+
+def test_foreign_checkpoints_push_no_good_one_out(tmp_path: Path) -> None:
+    killed(tmp_path)
+    state = tmp_path / "state"
+    good = max(state.glob("checkpoint-*.seedbed"), key=lambda path: int(path.stem.partition("-")[2]))
+    (state / "checkpoint-99999.seedbed").write_bytes(b"damaged")
+    (state / "checkpoint-99998.seedbed").write_bytes(good.read_bytes())  # under a name that it never had
+    with pytest.warns(UserWarning, match="falling back to the checkpoint before it") as warned:
+        found = checkpoints.latest(state, "k", lambda _: None)
+    assert found is not None
+    assert found.info["number"] == int(good.stem.partition("-")[2])
+    assert any("this is not the checkpoint that its name says" in str(warning.message) for warning in warned)
+    number = found.info["number"] + 12
+    checkpoints.save(state, "k", number, found)
+    kept = sorted(int(path.stem.partition("-")[2]) for path in state.glob("checkpoint-*.seedbed"))
+    assert kept == [number - 12, number]
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
     folder = tmp_path / "killed"
     process = start(small(env_steps=2400), 0, folder)
     wait_for_checkpoint(folder, process, beyond=600)
@@ -131,8 +218,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> N
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(UserWarning, match="falling back to the checkpoint before it"):
         train(folder, env_steps=2400)
-    train(tmp_path / "whole", env_steps=2400)
-    assert artifacts(folder) == artifacts(tmp_path / "whole")
+    assert artifacts(folder) == undisturbed
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -148,7 +234,7 @@ def test_a_signal_leaves_a_resumable_state_and_no_process(tmp_path: Path, signum
     assert len(gone) == len(children) > 0
     assert status(folder)["state"] == "interrupted"
     assert status(folder)["reason"] == signum.name
-    assert checkpoints.latest(folder / "state", "k") is not None
+    assert checkpoints.latest(folder / "state", "k", lambda _: None) is not None
     assert not (folder / "run").exists()
 
 
