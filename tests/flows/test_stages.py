@@ -56,9 +56,10 @@ def test_a_run_killed_when_its_results_stand_is_complete(
     def killed(*_: object) -> None:
         raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(runner.checkpoints, "remove_all", killed)
-        stages.train(loaded, "plain", 0)
+        with pytest.raises(Killed):
+            stages.train(loaded, "plain", 0)
     assert loaded.state_dir("plain", 0).exists()
     stages.train(loaded, "plain", 0)
     assert "already complete" in capfd.readouterr().out
@@ -74,9 +75,10 @@ def test_an_interruption_says_whether_a_checkpoint_stands(
         raise Interrupted(signal.SIGINT)
 
     for method, resumable in (("_start", False), ("_finish", True)):
-        with monkeypatch.context() as patched, pytest.raises(Interrupted) as caught:
+        with monkeypatch.context() as patched:
             patched.setattr(runner._Run, method, stop)
-            stages.train(loaded, "plain", 0)
+            with pytest.raises(Interrupted) as caught:
+                stages.train(loaded, "plain", 0)
         assert caught.value.resumable is resumable
 
 
