@@ -3,7 +3,7 @@
     python -m benchmarks.checkpoint [--quick]
 
 Fills a ring file of a million slots with 10k or 1M rows, then times what the runner does at a checkpoint after 10k
-new rows: flush the ring, save the state of a SAC learner with published networks. Interleaved, median of pairs.
+new rows: flush the ring, hash its fingerprint, save the state of a SAC learner with published networks. Interleaved, median of pairs.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def _measure(repetitions: int) -> dict[str, list[float]]:
             for name, ring in rings.items():
                 _write(ring, counters, name, NEW_ROWS)
                 start = time.perf_counter()
-                _checkpoint(ring, folder, name, number, state)
+                _checkpoint(ring, counters[name], folder / name, number, state)
                 times[name].append(time.perf_counter() - start)
         return {name: values[1:] for name, values in times.items()}  # the first of each warms up
     finally:
@@ -94,11 +94,11 @@ def _state() -> TrainingState:
     return TrainingState({name: tensor.detach().numpy() for name, tensor in sac.state(learner).items()}, {})
 
 
-def _checkpoint(ring: ReplayRing, folder: Path, name: str, number: int, state: TrainingState) -> None:
+def _checkpoint(ring: ReplayRing, counter: int, target: Path, number: int, state: TrainingState) -> None:
     ring.flush()
-    target = folder / name
+    info = {"ring": ring.fingerprint(counter)}
     target.mkdir(exist_ok=True)
-    checkpoints.save(target, "benchmark", number, state)
+    checkpoints.save(target, "benchmark", number, TrainingState(state.arrays, info))
 
 
 if __name__ == "__main__":

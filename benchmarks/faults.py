@@ -4,7 +4,7 @@
 
 Real runs of small networks on a small ring that wraps several times are started with `python -m flows train`, killed
 once to three times with SIGKILL, SIGTERM or SIGINT (learner, collector or both; at a random moment, in the first
-seconds, during a checkpoint write, after the ring has wrapped), resumed to their end, evaluated, and compared byte
+seconds, while a checkpoint or a policy is written, after the ring has wrapped), resumed to their end, evaluated, and compared byte
 for byte with an undisturbed run. Then come a full disk, a folder that cannot be written, a damaged and a truncated
 checkpoint, and a clock set back. One JSON line per case, and a closing line: kills survived, mismatches, leaks.
 """
@@ -35,7 +35,7 @@ CAPACITY = 600
 ENV_STEPS = 3_600
 DETERMINISTIC = ("policy.safetensors", "progress.csv", "curve.csv", "summary.json", "evaluation.csv", "evaluation.json")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-MOMENTS = ("random", "first seconds", "checkpoint write", "ring wrapped")
+MOMENTS = ("random", "first seconds", "checkpoint write", "policy write", "ring wrapped")
 TARGETS = ("learner", "collector", "both")
 TIMEOUT_S = 180.0
 MARK = "SEEDBED_FAULTS"  # an environment variable that finds our processes again, whoever their parent is
@@ -265,6 +265,8 @@ def _wait_for(moment: str, draw: float, experiment: Path, arm: str, process: sub
         reached = lambda: time.monotonic() > end  # noqa: E731
     elif moment == "checkpoint write":
         reached = lambda: any(state.glob(".checkpoint-*.tmp"))  # noqa: E731
+    elif moment == "policy write":
+        reached = lambda: any((state / "work" / "checkpoints").glob(".*.tmp"))  # noqa: E731
     else:
         least = (2 * CAPACITY if moment == "ring wrapped" else 0) + draw * ENV_STEPS / 3
         reached = lambda: _newest_checkpoint(state) >= least  # noqa: E731
