@@ -3,7 +3,8 @@
     python -m benchmarks.checkpoint [--quick]
 
 Fills a ring file of a million slots with 10k or 1M rows, then times what the runner does at a checkpoint after 10k
-new rows: flush the ring, hash its fingerprint, save the state of a SAC learner with published networks. Interleaved, median of pairs.
+new rows: flush the ring, hash its fingerprint, save the state of a SAC learner with published networks. Interleaved,
+median of pairs.
 """
 
 import argparse

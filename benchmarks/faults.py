@@ -4,9 +4,10 @@
 
 Real runs of small networks on a small ring that wraps several times are started with `python -m flows train`, killed
 once to three times with SIGKILL, SIGTERM or SIGINT (learner, collector or both; at a random moment, in the first
-seconds, while a checkpoint or a policy is written, after the ring has wrapped), resumed to their end, evaluated, and compared byte
-for byte with an undisturbed run. Then come a full disk, a folder that cannot be written, a damaged and a truncated
-checkpoint, and a clock set back. One JSON line per case, and a closing line: kills survived, mismatches, leaks.
+seconds, while a checkpoint or a policy is written, after the ring has wrapped), resumed to their end, evaluated, and
+compared byte for byte with an undisturbed run. Then come a full disk, a folder that cannot be written, a damaged and a
+truncated checkpoint, and a clock set back. One JSON line per case, and a closing line: kills survived, mismatches,
+leaks.
 """
 
 import argparse
