@@ -87,6 +87,7 @@ def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tenso
     return torch.tanh(u), log_prob.sum(-1)
 
 
+@torch.no_grad()  # else every average would hang its graph, and all before it, onto the target
 def polyak_(target: Params, online: Params, tau: float) -> None:
     """Move every target tensor the fraction `tau` towards its online tensor, in place."""
     torch._foreach_lerp_(list(target.values()), list(online.values()), tau)

@@ -330,3 +330,12 @@ def test_the_actor_step_leaves_the_critics_alone(name: str) -> None:
     actor_step(learner, batch(), *alpha)
     assert all(torch.equal(before[k], learner.critic[k]) for k in before)
     assert any(not torch.equal(actor_before[k], learner.actor[k]) for k in actor_before)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_tensor_of_the_state_drags_a_graph_along(name: str) -> None:
+    learner = build(name)
+    for n in range(3):
+        info = ALGORITHMS[name].update(learner, batch(seed=n))
+        assert not [key for key, value in info.items() if value.requires_grad]
+    assert not [key for key, tensor in ALGORITHMS[name].state(learner).items() if tensor.grad_fn is not None]
