@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from flows.experiment import STATE_FOLDER, Experiment
-from flows.stages import EVALUATION_OUTPUTS, TRAIN_OUTPUTS, train_key
+from flows.stages import EVALUATION_OUTPUTS, TRAIN_OUTPUTS, exclusive, train_key
 from rl_core.errors import SettingsError, TrainingError
 
 OF_THE_CLOCK = ("timing.csv", "timing.json")
@@ -28,7 +28,7 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
 
     Raises:
         SettingsError: the experiment does not plan this run, or it is not reproducible.
-        TrainingError: there is nothing to compare with, or the new run failed.
+        TrainingError: there is nothing to compare with, the new run failed, or the run is being verified already.
         Interrupted: a signal asked to stop.
     """
     settings = experiment.settings(arm, seed)
@@ -38,26 +38,24 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
     if not (recorded / "policy.safetensors").is_file():
         raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep first")
     scratch = experiment.directory / STATE_FOLDER / "verify" / arm / str(seed)
+    lock = experiment.directory / STATE_FOLDER / "locks" / "verify" / arm / f"{seed}.lock"
+    with exclusive(lock, refusal=f"{arm} seed {seed} is being verified"):
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            _train_again(experiment, arm, seed, scratch)
+            return list(compare(recorded, scratch / "run"))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
+
+def _train_again(experiment: Experiment, arm: str, seed: int, scratch: Path) -> None:
     from rl_core.evaluation import evaluate_run
     from rl_core.runner import train
 
-    shutil.rmtree(scratch, ignore_errors=True)
-    again = scratch / "run"
-    try:
-        train(
-            settings,
-            seed,
-            run_dir=again,
-            state_dir=scratch / "state",
-            key=train_key(experiment, arm, seed),
-            provenance={},
-        )
-        evaluation = experiment.evaluation
-        evaluate_run(again / "policy.safetensors", again, episodes=evaluation.episodes, seed=evaluation.seed)
-        return list(compare(recorded, again))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    settings, evaluation, again = experiment.settings(arm, seed), experiment.evaluation, scratch / "run"
+    key = train_key(experiment, arm, seed)
+    train(settings, seed, run_dir=again, state_dir=scratch / "state", key=key, provenance={})
+    evaluate_run(again / "policy.safetensors", again, episodes=evaluation.episodes, seed=evaluation.seed)
 
 
 def compare(recorded: Path, again: Path) -> Iterator[Comparison]:

@@ -76,6 +76,23 @@ def test_two_trainings_of_one_run_do_not_write_at_once(folder: Callable[[str], P
     assert result.stderr.count("\n") == 1
 
 
+def test_two_verifications_of_one_run_do_not_share_a_folder(
+    folder: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = folder(params(plain=arm()))
+    lock, recorded = made / ".seedbed/locks/verify/plain/0.lock", made / "runs/plain/0/policy.safetensors"
+    ring = made / ".seedbed/verify/plain/0/state/replay.bin"  # of the first
+    for path in (lock, recorded, ring):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"4711")
+    with lock.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cli.main(["-C", str(made), "verify", "plain", "0"]) == 1
+    said = "error: plain seed 0 is being verified (process 4711); wait for it or stop it\n"
+    assert capsys.readouterr().err == said
+    assert ring.exists()
+
+
 def test_an_evaluation_without_a_policy_is_one_clear_line(folder: Callable[[str], Path]) -> None:
     result = flows("evaluate", "plain", "0", folder=folder(params(plain=arm())))
     assert result.returncode == 1
