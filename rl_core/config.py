@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from rl_core import envs
 from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
-from rl_core.presets import PRESETS, AlgorithmSettings, Preset
+from rl_core.presets import PRESETS, AlgorithmSettings, CategoricalSettings, FastTd3Settings, Preset
 from rl_core.wording import nearest, shown
 
 REWARD_KEYS = ("reward", "reward_weights")
@@ -71,10 +71,18 @@ class RunSettings:
         return (self.vector_steps - skipped * self.vector_steps_per_chunk) * self.updates_each_vector_step
 
     @property
+    def most_updates(self) -> int:
+        """The most gradient updates that the run can take: `total_updates`, within the limit of `async` mode."""
+        limit = self.max_updates_per_env_step
+        if limit is None:
+            return self.total_updates
+        return min(self.total_updates, int(limit * self.vector_steps * self.num_envs))
+
+    @property
     def largest_value(self) -> float:
         """The largest discounted return that the critics can hold; infinite for scalar critics."""
-        support = (getattr(self.learner, name, math.inf) for name in ("v_min", "v_max"))
-        return min(abs(edge) for edge in support)
+        learner = self.learner
+        return min(abs(learner.v_min), abs(learner.v_max)) if isinstance(learner, CategoricalSettings) else math.inf
 
     @property
     def reproducible(self) -> bool:
@@ -100,14 +108,14 @@ _RUN_FIELDS = tuple(
 )
 _CHOICES = {"collection": ("pipelined", "lockstep", "async"), "warmup": ("uniform", "policy")}
 
-_LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
+LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
 
 # field -> (smallest, largest) value that makes sense
 _RANGES: dict[str, tuple[float, float]] = {
     "env_steps": (1, 10**12),
     "num_envs": (1, 65_536),
     "vector_steps_per_chunk": (1, 10**6),
-    "updates_per_vector_step": (0, 10**6),
+    "updates_per_vector_step": (1, 10**6),
     "batch_size": (1, 10**7),
     "replay_capacity": (1, 10**10),
     "learning_starts": (0, 10**12),
@@ -143,6 +151,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "target_noise": (0, 10),
     "target_noise_clip": (0, 10),
 }
+
+_ABOVE_LOWEST = ("tau", "learning_rate")  # at 0 nothing would be learned
+_BELOW_HIGHEST = ("beta2",)  # at 1 Adam divides by zero
+
+_FLOAT32_EPSILON = 2.0**-23
+_NEAREST_ATOMS = 1e-30  # the projection divides by their distance, in float32
 
 
 def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
@@ -223,8 +237,8 @@ def _weights(task: type[Task], arm: Mapping[str, object], where: str) -> dict[st
             raise SettingsError(f"{place}: {task.name} has no term {term!r}{nearest(term, task.terms)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SettingsError(f"{place}: expected a number, got {shown(value)}")
-        if not -_LARGEST_WEIGHT <= value <= _LARGEST_WEIGHT:
-            raise SettingsError(f"{place}: expected a number within ±{_LARGEST_WEIGHT:g}, got {shown(value)}")
+        if not -LARGEST_WEIGHT <= value <= LARGEST_WEIGHT:
+            raise SettingsError(f"{place}: expected a number within ±{LARGEST_WEIGHT:g}, got {shown(value)}")
         if value * (-1 if term.startswith("cost_") else 1) < 0:
             sign = "negative" if term.startswith("cost_") else "positive"
             raise SettingsError(f"{place}: the weight of {term} must be {sign} or 0, got {shown(value)}")
@@ -263,8 +277,10 @@ def _number(value: object, hint: type, name: str, where: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int if hint is int else int | float):
         raise SettingsError(f"{where}: expected {kind}, got {shown(value)}")
     low, high = _RANGES[name]
-    if not low <= value <= high:
-        raise SettingsError(f"{where}: expected {kind} in [{low:g}, {high:g}], got {shown(value)}")
+    above, below = name in _ABOVE_LOWEST, name in _BELOW_HIGHEST
+    if not low <= value <= high or (above and value == low) or (below and value == high):
+        span = f"{'(' if above else '['}{low:g}, {high:g}{')' if below else ']'}"
+        raise SettingsError(f"{where}: expected {kind} in {span}, got {shown(value)}")
     return hint(value)
 
 
@@ -298,20 +314,40 @@ def _check_together(settings: RunSettings, task: type[Task], where: str) -> None
             f"{where}: learning starts after {settings.first_update_at} env steps (the larger of batch_size and "
             f"learning_starts), but env_steps is {settings.env_steps}: nothing would be learned"
         )
+    if settings.most_updates < settings.learner.policy_delay:
+        raise SettingsError(
+            f"{where}: the run takes {settings.most_updates} updates, fewer than policy_delay "
+            f"({settings.learner.policy_delay}): its policy would not be learned"
+        )
 
 
 def _check_options(settings: RunSettings, task: type[Task], where: str) -> None:
     learner = settings.learner
-    for low, high in (("v_min", "v_max"), ("noise_scale_min", "noise_scale_max")):
-        if hasattr(learner, low) and not getattr(learner, low) < getattr(learner, high):
-            raise SettingsError(
-                f"{where}: {low} ({getattr(learner, low):g}) must lie below {high} ({getattr(learner, high):g})"
-            )
+    if isinstance(learner, CategoricalSettings):
+        _check_support(learner, settings, where)
+    if isinstance(learner, FastTd3Settings) and not learner.noise_scale_min < learner.noise_scale_max:
+        raise SettingsError(
+            f"{where}: noise_scale_min ({learner.noise_scale_min:g}) must lie below noise_scale_max "
+            f"({learner.noise_scale_max:g})"
+        )
     if settings.symmetry and task.mirror is None:
         raise SettingsError(f"{where}.symmetry: {task.name} has no mirror, so its batches cannot be doubled")
     if settings.symmetry and settings.batch_size % 2:
         raise SettingsError(f"{where}: symmetry needs an even batch_size, got {settings.batch_size}")
     if settings.max_updates_per_env_step is not None and settings.collection != "async":
         raise SettingsError(f"{where}.max_updates_per_env_step: only `collection: async` has such a limit")
-    if settings.normalize_rewards and settings.largest_value == 0:
-        raise SettingsError(f"{where}: normalize_rewards needs a support on both sides of 0")
+
+
+def _check_support(learner: CategoricalSettings, settings: RunSettings, where: str) -> None:
+    low, high = learner.v_min, learner.v_max
+    if not low < high:
+        raise SettingsError(f"{where}: v_min ({low:g}) must lie below v_max ({high:g})")
+    distance = (high - low) / (learner.atoms - 1)
+    if distance < max(_NEAREST_ATOMS, 16 * _FLOAT32_EPSILON * max(abs(low), abs(high))):
+        raise SettingsError(
+            f"{where}: {learner.atoms} atoms from v_min ({low!r}) to v_max ({high!r}) lie closer than float32 can tell"
+        )
+    if settings.normalize_rewards and not low < 0 < high:
+        raise SettingsError(
+            f"{where}: normalize_rewards needs a support on both sides of 0, got v_min {low:g} and v_max {high:g}"
+        )

@@ -104,6 +104,7 @@ class FlashSacSettings:
     noise_repeats_max: int = 16  # largest k
 
 
+CategoricalSettings = FastSacSettings | FastTd3Settings | FlashSacSettings
 AlgorithmSettings = SacSettings | Td3Settings | FastSacSettings | FastTd3Settings | FlashSacSettings
 RunDefaults = Mapping[str, Any]
 

@@ -134,6 +134,20 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
             "noise_scale_min (0.2) must lie below noise_scale_max",
         ),
         ({"algorithm": "flash_sac", "v_min": 0}, "normalize_rewards needs a support on both sides of 0"),
+        ({"algorithm": "flash_sac", "v_min": 1, "v_max": 5}, "on both sides of 0, got v_min 1 and v_max 5"),
+        ({"algorithm": "flash_sac", "v_min": -5, "v_max": -1}, "on both sides of 0, got v_min -5 and v_max -1"),
+        ({"algorithm": "fast_sac", "v_min": 1e8, "v_max": 1e8 + 1}, "101 atoms from v_min (100000000.0) to v_max"),
+        ({"algorithm": "fast_sac", "v_min": -1e-40, "v_max": 1e-40}, "lie closer than float32 can tell"),
+        ({"algorithm": "fast_td3", "v_min": 1e6, "v_max": 1e6 + 1, "atoms": 10_000}, "closer than float32 can tell"),
+        ({"algorithm": "fast_sac", "beta2": 1}, "arm.beta2: expected a number in [0, 1), got 1"),
+        ({"updates_per_vector_step": 0}, "arm.updates_per_vector_step: expected a whole number in [1, 1e+06], got 0"),
+        ({"tau": 0}, "arm.tau: expected a number in (0, 1], got 0"),
+        ({"learning_rate": 0.0}, "arm.learning_rate: expected a number in (0, 1], got 0.0"),
+        ({"env_steps": 10_010, "policy_delay": 20}, "the run takes 11 updates, fewer than policy_delay (20)"),
+        (
+            {"collection": "async", "max_updates_per_env_step": 1e-6},
+            "the run takes 0 updates, fewer than policy_delay (1): its policy would not be learned",
+        ),
         ({"algorithm": "flash_sac", "actor_hidden": [64]}, "arm: unknown key 'actor_hidden'"),
         ({"warmup": "random"}, "arm.warmup: unknown value 'random'"),
     ],
@@ -143,6 +157,13 @@ def test_wrong_input_gives_one_clear_line(change: dict[str, Any], message: str) 
         resolve({**ARM, **change}, where="arm")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_ends_of_a_range_that_work_are_accepted() -> None:
+    for change in ({"gamma": 0}, {"gamma": 1}, {"tau": 1}, {"learning_rate": 1e-12}):
+        resolve({**ARM, **change}, where="arm")
+    for change in ({"beta2": 0}, {"v_min": 0, "v_max": 1e9}, {"v_min": -1e-3, "v_max": 1e-3, "atoms": 10_000}):
+        resolve({**ARM, "algorithm": "fast_sac", **change}, where="arm")
 
 
 @pytest.mark.parametrize("key", ["task", "algorithm", "env_steps"])
