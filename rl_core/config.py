@@ -172,7 +172,7 @@ def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
     """
     algorithm = _required(arm, "algorithm", where)
     if not isinstance(algorithm, str) or algorithm not in PRESETS:
-        raise SettingsError(f"{where}.algorithm: unknown algorithm {algorithm!r}{nearest(algorithm, PRESETS)}")
+        raise SettingsError(f"{where}.algorithm: unknown algorithm {shown(algorithm)}{nearest(algorithm, PRESETS)}")
     preset = PRESETS[algorithm]
     _refuse_unknown_keys(arm, preset, where)
     task = envs.task(_required(arm, "task", where), where=f"{where}.task")
@@ -189,7 +189,7 @@ def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
         learner=learner,
         **run,
     )
-    _check_together(settings, task, where)
+    _check_together(settings, task, arm, where)
     return settings
 
 
@@ -204,7 +204,7 @@ def _with_defaults(preset: Preset, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _required(arm: Mapping[str, object], key: str, where: str) -> object:
     if key not in arm:
-        raise SettingsError(f"{where}: the key {key!r} is missing{nearest(key, map(str, arm)) if arm else ''}")
+        raise SettingsError(f"{where}: the key {shown(key)} is missing{nearest(key, map(str, arm)) if arm else ''}")
     return arm[key]
 
 
@@ -212,7 +212,7 @@ def _refuse_unknown_keys(arm: Mapping[str, object], preset: Preset, where: str) 
     known = [*TASK_KEYS, *REWARD_KEYS, "algorithm", *_RUN_FIELDS, *(f.name for f in fields(preset.settings))]
     for key in arm:
         if key not in known:
-            raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+            raise SettingsError(f"{where}: unknown key {shown(key)}{nearest(key, known)}")
 
 
 def _mapping(arm: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
@@ -225,7 +225,7 @@ def _mapping(arm: Mapping[str, object], key: str, where: str) -> Mapping[str, ob
 def _reward_name(task: type[Task], arm: Mapping[str, object], where: str) -> str:
     name = arm.get("reward", "standard")
     if not isinstance(name, str) or name not in task.rewards:
-        raise SettingsError(f"{where}.reward: {task.name} has no reward {name!r}{nearest(name, task.rewards)}")
+        raise SettingsError(f"{where}.reward: {task.name} has no reward {shown(name)}{nearest(name, task.rewards)}")
     return name
 
 
@@ -234,7 +234,7 @@ def _weights(task: type[Task], arm: Mapping[str, object], where: str) -> dict[st
     for term, value in _mapping(arm, "reward_weights", where).items():
         place = f"{where}.reward_weights.{term}"
         if term not in task.terms:
-            raise SettingsError(f"{place}: {task.name} has no term {term!r}{nearest(term, task.terms)}")
+            raise SettingsError(f"{place}: {task.name} has no term {shown(term)}{nearest(term, task.terms)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SettingsError(f"{place}: expected a number, got {shown(value)}")
         if not -LARGEST_WEIGHT <= value <= LARGEST_WEIGHT:
@@ -297,28 +297,39 @@ def _choice(value: object, known: tuple[str, ...], where: str) -> str:
     return value
 
 
-def _check_together(settings: RunSettings, task: type[Task], where: str) -> None:
+def _check_together(settings: RunSettings, task: type[Task], arm: Mapping[str, object], where: str) -> None:
     _check_options(settings, task, where)
-    if settings.batch_size > settings.replay_capacity:
-        raise SettingsError(
-            f"{where}: batch_size ({settings.batch_size}) is larger than replay_capacity ({settings.replay_capacity})"
+    batch, starts, capacity = (
+        _with_source(name, value, settings, arm)
+        for name, value in (
+            ("batch_size", settings.batch_size),
+            ("learning_starts", settings.learning_starts),
+            ("replay_capacity", settings.replay_capacity),
         )
+    )
+    if settings.batch_size > settings.replay_capacity:
+        raise SettingsError(f"{where}: {batch} is larger than {capacity}")
     chunk = settings.num_envs * settings.vector_steps_per_chunk
     if chunk > settings.replay_capacity:
         raise SettingsError(
-            f"{where}: one chunk (num_envs × vector_steps_per_chunk = {chunk}) is larger than replay_capacity "
-            f"({settings.replay_capacity})"
+            f"{where}: one chunk (num_envs × vector_steps_per_chunk = {chunk}) is larger than {capacity}"
         )
     if settings.first_update_at >= settings.env_steps:
         raise SettingsError(
-            f"{where}: learning starts after {settings.first_update_at} env steps (the larger of batch_size and "
-            f"learning_starts), but env_steps is {settings.env_steps}: nothing would be learned"
+            f"{where}: learning starts after {settings.first_update_at} env steps, the larger of {batch} and "
+            f"{starts}, but env_steps is {settings.env_steps}: nothing would be learned"
         )
     if settings.most_updates < settings.learner.policy_delay:
         raise SettingsError(
             f"{where}: the run takes {settings.most_updates} updates, fewer than policy_delay "
             f"({settings.learner.policy_delay}): its policy would not be learned"
         )
+
+
+def _with_source(name: str, value: int, settings: RunSettings, arm: Mapping[str, object]) -> str:
+    """Return `name (value)`, and where the value comes from if the arm does not name it."""
+    source = "" if name in arm else " from the preset" if name in PRESETS[settings.algorithm].run else " by default"
+    return f"{name} ({value}{source})"
 
 
 def _check_options(settings: RunSettings, task: type[Task], where: str) -> None:
