@@ -1,6 +1,5 @@
 """`check`: what an experiment resolves to, and what it will cost."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,9 @@ from pathlib import Path
 from flows.experiment import Experiment
 from rl_core import envs
 from rl_core.config import RunSettings
+from rl_core.reading import read_object
 
+_LONGEST_S, _MOST_ENV_STEPS = 1e9, 10**15  # what is beyond is no record
 SHOWN_APART = ("task", "task_settings", "reward", "weights", "algorithm", "env_steps")
 
 
@@ -47,11 +48,14 @@ def cost(experiment: Experiment, arm: str) -> Cost:
 
 def _seconds_per_env_step(folder: Path) -> float | None:
     try:
-        wall_s = float(json.loads((folder / "timing.json").read_text())["wall_s"])
-        env_steps = int(json.loads((folder / "summary.json").read_text())["env_steps"])
-    except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+        wall_s = read_object(folder / "timing.json")["wall_s"]
+        env_steps = read_object(folder / "summary.json")["env_steps"]
+    except (OSError, KeyError, ValueError):
         return None
-    return wall_s / env_steps if env_steps else None
+    if not isinstance(wall_s, int | float) or not isinstance(env_steps, int):
+        return None
+    credible = 0 < wall_s <= _LONGEST_S and 0 < env_steps <= _MOST_ENV_STEPS
+    return wall_s / env_steps if credible else None
 
 
 def _head(experiment: Experiment) -> Iterator[str]:

@@ -133,7 +133,11 @@ def _check(given: argparse.Namespace) -> int:
 def _verify(given: argparse.Namespace) -> int:
     from flows import experiment, verify
 
-    found = verify.verify(experiment.load(given.directory), given.arm, given.seed)
+    loaded = experiment.load(given.directory)
+    expected = verify.expected_differences(loaded, given.arm, given.seed)
+    if expected:
+        print(f"note: {expected}", flush=True)
+    found = verify.verify(loaded, given.arm, given.seed)
     for artifact in found:
         print(
             f"differs  {artifact.name}: {artifact.difference}" if artifact.difference else f"equal    {artifact.name}"

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows import bounds
 from rl_core.config import RunSettings, resolve
 from rl_core.errors import SettingsError
-from rl_core.wording import nearest
+from rl_core.wording import nearest, shown
 
 PARAMS_FILE = "params.yaml"
 STATE_FOLDER = ".seedbed"
@@ -104,22 +105,39 @@ def _parse(path: Path, where: str) -> object:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+    text = _text_of(path, where)
     try:
         # YAML 1.2, as DVC reads it: `3e-4` is a number and `yes` a word
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(
-            f"{where}: no such file; run in an experiment's folder, name it with -C DIR,"
-            " or make one: python -m flows init DIR"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{where}: cannot be read: {error}") from None
+        bounds.require_readable(text, where)
+        return YAML(typ="safe", pure=True).load(text)
     except MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}:" if error.problem_mark else ""
         problem = str(error.problem or error.context).partition("\n")[0]
         raise SettingsError(f"{where}:{line} not valid YAML: {problem}") from None
     except YAMLError as error:
         raise SettingsError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+    except SettingsError:
+        raise
+    except (ValueError, OverflowError):
+        raise SettingsError(f"{where}: not valid YAML: a number or a date that there is not") from None
+
+
+def _text_of(path: Path, where: str) -> str:
+    try:
+        if path.exists() and not path.is_file():
+            raise SettingsError(f"{where}: cannot be read: it is not a file")
+        if path.stat().st_size > bounds.MOST_BYTES:
+            raise SettingsError(f"{where}: larger than {bounds.MOST_BYTES // 1000} kB, which no experiment needs")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{where}: no such file; run in an experiment's folder, name it with -C DIR,"
+            " or make one: python -m flows init DIR"
+        ) from None
+    except OSError as error:
+        raise SettingsError(f"{where}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{where}: cannot be read: it is not UTF-8 text") from None
 
 
 def _section(value: object, known: Sequence[str], *, where: str, required: Sequence[str] = ()) -> Mapping[str, object]:
@@ -127,10 +145,10 @@ def _section(value: object, known: Sequence[str], *, where: str, required: Seque
         raise SettingsError(f"{where}: expected keys {', '.join(known)}, not {_kind(value)}")
     for key in value:
         if key not in known:
-            raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+            raise SettingsError(f"{where}: unknown key {shown(key)}{nearest(key, known)}")
     for key in required:
         if key not in value:
-            raise SettingsError(f"{where}: {key!r} is missing")
+            raise SettingsError(f"{where}: {shown(key)} is missing")
     return value
 
 
@@ -140,7 +158,9 @@ def _arms(value: object, *, where: str) -> dict[str, RunSettings]:
     arms = {}
     for name, arm in value.items():
         if not isinstance(name, str) or not ARM_NAME.fullmatch(name):
-            raise SettingsError(f"{where}: {name!r} is no arm name; use letters, digits, '-' and '_', no '-' first")
+            raise SettingsError(
+                f"{where}: {shown(name)} is no arm name; use letters, digits, '-' and '_', no '-' first"
+            )
         if len(name) > MAX_ARM_NAME:
             raise SettingsError(
                 f"{where}: an arm name of {len(name)} characters is too long; the most is {MAX_ARM_NAME}"
@@ -155,11 +175,11 @@ def _arm_names(value: object, arms: Mapping[str, object], *, where: str) -> list
     names: list[str] = []
     for name in _list(value, where=where, example="[sac-speed, sac-lean]"):
         if not isinstance(name, str):
-            raise SettingsError(f"{where}: {name!r} is {_kind(name)}; an arm is named by a string")
+            raise SettingsError(f"{where}: {shown(name)} is {_kind(name)}; an arm is named by a string")
         if name not in arms:
-            raise SettingsError(f"{where}: no arm {name!r} under 'arms'{nearest(name, arms)}")
+            raise SettingsError(f"{where}: no arm {shown(name)} under 'arms'{nearest(name, arms)}")
         if name in names:
-            raise SettingsError(f"{where}: arm {name!r} is listed twice")
+            raise SettingsError(f"{where}: arm {shown(name)} is listed twice")
         names.append(name)
     return names
 
@@ -189,7 +209,9 @@ def _report(value: object, *, where: str) -> ReportSettings:
     default = ReportSettings()
     confidence = given.get("confidence", default.confidence)
     if not isinstance(confidence, float) or not 0 < confidence < 1:
-        raise SettingsError(f"{where}.confidence: expected a number between 0 and 1, such as 0.95, not {confidence!r}")
+        raise SettingsError(
+            f"{where}.confidence: expected a number between 0 and 1, such as 0.95, not {shown(confidence)}"
+        )
     final = given.get("final_evaluations", default.final_evaluations)
     return ReportSettings(
         final_evaluations=_integer(
@@ -209,17 +231,17 @@ def _list(value: object, *, where: str, example: str) -> list[object]:
 
 def _integer(value: object, *, where: str, at_least: int, at_most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise SettingsError(f"{where}: expected an integer, not {_kind(value)} ({value!r})")
+        raise SettingsError(f"{where}: expected an integer, not {_kind(value)} ({shown(value)})")
     if value < at_least:
-        raise SettingsError(f"{where}: {value} is too small; the least is {at_least}")
+        raise SettingsError(f"{where}: {shown(value)} is too small; the least is {at_least}")
     if value > at_most:
-        raise SettingsError(f"{where}: {value} is too large; the most is {at_most}")
+        raise SettingsError(f"{where}: {shown(value)} is too large; the most is {at_most}")
     return value
 
 
 def _text(value: object, *, where: str) -> str:
     if not isinstance(value, str):
-        raise SettingsError(f"{where}: expected a string, not {_kind(value)} ({value!r})")
+        raise SettingsError(f"{where}: expected a string, not {_kind(value)} ({shown(value)})")
     return value
 
 
@@ -227,4 +249,4 @@ def _kind(value: object) -> str:
     if value is None:
         return "nothing"
     names = {bool: "a true/false value", int: "an integer", float: "a number", str: "a string", list: "a list"}
-    return names.get(type(value), "keys" if isinstance(value, Mapping) else type(value).__name__)
+    return names.get(type(value), "keys" if isinstance(value, Mapping) else "a value of another kind")

@@ -12,11 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from flows.experiment import PARAMS_FILE, STATE_FOLDER, Experiment
 from rl_core.errors import SettingsError, TrainingError
@@ -179,8 +181,16 @@ def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -
 def _read_marker(marker: Path) -> object:
     try:
         return json.loads(marker.read_text())
-    except (OSError, ValueError):  # ValueError: no JSON, or no text
+    except (OSError, ValueError, RecursionError):  # no file, no JSON, no text, or absurd nesting
         return None
+
+
+def recorded_key(marker: Path) -> str | None:
+    """Return the key of the inputs that a completed stage had, or None where that is not known."""
+    content = _read_marker(marker)
+    if not isinstance(content, dict) or not isinstance(content.get("outputs"), dict):
+        return None
+    return str(content.get("key"))
 
 
 def _write_marker(path: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> None:
@@ -244,8 +254,24 @@ def _sha256(path: Path) -> str:
 
 def only_writer(experiment: Experiment, arm: str, seed: int) -> AbstractContextManager[None]:
     """Hold the run's lock; raise InUseError if another process does."""
-    path = experiment.directory / STATE_FOLDER / "locks" / arm / f"{seed}.lock"
-    return exclusive(path, refusal=f"{arm} seed {seed} is in use")
+    return exclusive(run_lock(experiment, arm, seed), refusal=f"{arm} seed {seed} is in use")
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock. Asking takes it for an instant, which `exclusive` sits out."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def run_lock(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the lock that whoever trains or evaluates the run holds."""
+    return experiment.directory / STATE_FOLDER / "locks" / arm / f"{seed}.lock"
 
 
 @contextmanager
@@ -254,7 +280,7 @@ def exclusive(path: Path, *, refusal: str) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "(starting)"
@@ -263,6 +289,14 @@ def exclusive(path: Path, *, refusal: str) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _lock(file: TextIO) -> None:
+    for _ in range(3):
+        with suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.05)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _provenance(experiment: Experiment) -> dict[str, object]:

@@ -1,13 +1,16 @@
 """`status`: how every run stands, and why."""
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows import versioning
 from flows.experiment import Experiment
+from flows.stages import is_held, run_lock
 from flows.versioning import RunPlan
+from rl_core.reading import read_object
+from rl_core.wording import printable
+
+_ENDLESS = 10**15  # env steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ def states(experiment: Experiment) -> list[RunStatus]:
 def _state(experiment: Experiment, run: RunPlan) -> RunStatus:
     state, detail = _recorded(experiment, run)
     if state != "fresh":
-        state, detail = _under_way(experiment.state_dir(run.arm, run.seed) / "status.json") or (state, detail)
+        state, detail = _under_way(experiment, run) or (state, detail)
     return RunStatus(arm=run.arm, seed=run.seed, state=state, detail=detail)
 
 
@@ -54,29 +57,28 @@ def _recorded(experiment: Experiment, run: RunPlan) -> tuple[str, str]:
     return ("stale" if run.train.known else "missing"), why
 
 
-def _under_way(path: Path) -> tuple[str, str] | None:
+def _under_way(experiment: Experiment, run: RunPlan) -> tuple[str, str] | None:
+    path = experiment.state_dir(run.arm, run.seed) / "status.json"
     try:
-        said = json.loads(path.read_text())
-        state, pid = str(said["state"]), int(said["pid"])
-        progress = f"at {said['env_steps']:,} of {said['env_steps_total']:,} env steps, {_megabytes(path.parent)} MB"
-    except (OSError, KeyError, TypeError, ValueError, OverflowError):
+        said = read_object(path)
+        progress = f"at {_steps(said['env_steps'])} of {_steps(said['env_steps_total'])} env steps"
+    except (OSError, KeyError, ValueError):
         return None
-    reason = str(said.get("reason", "")).partition("\n")[0]
-    if state == "running" and not _alive(pid):
+    state, reason = said.get("state"), printable(str(said.get("reason", "")).partition("\n")[0])
+    progress = f"{progress}, {_megabytes(path.parent)} MB"
+    if state == "running" and not is_held(run_lock(experiment, run.arm, run.seed)):
         return "interrupted", f"{progress}: its process was killed"
-    return state, f"{progress}: {reason}" if reason else progress
+    if state not in ("running", "interrupted", "failed"):
+        return None
+    return str(state), f"{progress}: {reason}" if reason else progress
+
+
+def _steps(value: object) -> str:
+    if type(value) is not int or not 0 <= value < _ENDLESS:
+        raise ValueError("no number of env steps")
+    return f"{value:,}"
 
 
 def _megabytes(folder: Path) -> int:
     """Disk that the resumable state holds."""
     return round(sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e6)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,7 +1,7 @@
 """`verify`: train a run again beside the recorded one and compare every byte."""
 
 import csv
-import json
+import filecmp
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from flows.experiment import STATE_FOLDER, Experiment
-from flows.stages import EVALUATION_OUTPUTS, TRAIN_OUTPUTS, train_key
+from flows.stages import EVALUATION_OUTPUTS, TRAIN_OUTPUTS, exclusive, recorded_key, train_key, train_marker
 from rl_core.errors import SettingsError, TrainingError
+from rl_core.reading import read_object
+from rl_core.wording import printable, shown
 
 OF_THE_CLOCK = ("timing.csv", "timing.json")
 
@@ -28,7 +30,7 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
 
     Raises:
         SettingsError: the experiment does not plan this run, or it is not reproducible.
-        TrainingError: there is nothing to compare with, or the new run failed.
+        TrainingError: there is nothing to compare with, the new run failed, or the run is being verified already.
         Interrupted: a signal asked to stop.
     """
     settings = experiment.settings(arm, seed)
@@ -38,26 +40,35 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
     if not (recorded / "policy.safetensors").is_file():
         raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep first")
     scratch = experiment.directory / STATE_FOLDER / "verify" / arm / str(seed)
+    lock = experiment.directory / STATE_FOLDER / "locks" / "verify" / arm / f"{seed}.lock"
+    with exclusive(lock, refusal=f"{arm} seed {seed} is being verified"):
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            _train_again(experiment, arm, seed, scratch)
+            return list(compare(recorded, scratch / "run"))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
+
+def expected_differences(experiment: Experiment, arm: str, seed: int) -> str:
+    """Say why the recorded run need not equal a new one, as far as its markers tell; empty if it must."""
+    experiment.settings(arm, seed)
+    trained = recorded_key(train_marker(experiment, arm, seed))
+    if trained is None:
+        return "nothing here says with which settings and code the recorded run was trained"
+    if trained != train_key(experiment, arm, seed):
+        return "the recorded run is of other settings, code or versions than now: differences are to be expected"
+    return ""
+
+
+def _train_again(experiment: Experiment, arm: str, seed: int, scratch: Path) -> None:
     from rl_core.evaluation import evaluate_run
     from rl_core.runner import train
 
-    shutil.rmtree(scratch, ignore_errors=True)
-    again = scratch / "run"
-    try:
-        train(
-            settings,
-            seed,
-            run_dir=again,
-            state_dir=scratch / "state",
-            key=train_key(experiment, arm, seed),
-            provenance={},
-        )
-        evaluation = experiment.evaluation
-        evaluate_run(again / "policy.safetensors", again, episodes=evaluation.episodes, seed=evaluation.seed)
-        return list(compare(recorded, again))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    settings, evaluation, again = experiment.settings(arm, seed), experiment.evaluation, scratch / "run"
+    key = train_key(experiment, arm, seed)
+    train(settings, seed, run_dir=again, state_dir=scratch / "state", key=key, provenance={})
+    evaluate_run(again / "policy.safetensors", again, episodes=evaluation.episodes, seed=evaluation.seed)
 
 
 def compare(recorded: Path, again: Path) -> Iterator[Comparison]:
@@ -77,10 +88,13 @@ def _difference(recorded: Path, again: Path) -> str:
         return "not recorded, but made now"
     if not again.is_file():
         return "recorded, but not made now"
-    if recorded.read_bytes() == again.read_bytes():
+    if filecmp.cmp(recorded, again, shallow=False):
         return ""
     first: Callable[[Path, Path], str | None] | None = _FIRST_DIFFERENCE.get(recorded.suffix)
-    return (first and first(recorded, again)) or "the same content in other bytes"
+    try:
+        return (first and first(recorded, again)) or "the same content in other bytes"
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        return f"cannot be read, so the recorded file is damaged ({printable(str(error), 80)})"
 
 
 def _csv_difference(recorded: Path, again: Path) -> str | None:
@@ -98,14 +112,23 @@ def _csv_difference(recorded: Path, again: Path) -> str | None:
 
 
 def _json_difference(recorded: Path, again: Path) -> str | None:
-    old, new = json.loads(recorded.read_text()), json.loads(again.read_text())
+    old, new = read_object(recorded), read_object(again)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            return f"{key}: {old.get(key)} recorded, {new.get(key)} now"
+            return f"{shown(key)}: {shown(old.get(key))} recorded, {shown(new.get(key))} now"
     return None
 
 
 def _tensor_difference(recorded: Path, again: Path) -> str | None:
+    from safetensors import SafetensorError
+
+    try:
+        return _first_tensor(recorded, again)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
+def _first_tensor(recorded: Path, again: Path) -> str | None:
     import numpy as np
     from safetensors import safe_open
 
@@ -114,6 +137,8 @@ def _tensor_difference(recorded: Path, again: Path) -> str | None:
             return f"tensors {sorted(set(old.keys()) ^ set(new.keys()))} are in one of the two only"
         for name in sorted(old.keys()):
             before, after = old.get_tensor(name), new.get_tensor(name)
+            if before.dtype != after.dtype:
+                return f"tensor {name}: {before.dtype} recorded, {after.dtype} now"
             if before.shape != after.shape:
                 return f"tensor {name}: shape {before.shape} recorded, {after.shape} now"
             if before.tobytes() != after.tobytes():

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from rl_core import envs
 from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
-from rl_core.presets import PRESETS, AlgorithmSettings, Preset
+from rl_core.presets import PRESETS, AlgorithmSettings, CategoricalSettings, FastTd3Settings, Preset
 from rl_core.wording import nearest, shown
 
 REWARD_KEYS = ("reward", "reward_weights")
@@ -71,10 +71,18 @@ class RunSettings:
         return (self.vector_steps - skipped * self.vector_steps_per_chunk) * self.updates_each_vector_step
 
     @property
+    def most_updates(self) -> int:
+        """The most gradient updates that the run can take: `total_updates`, within the limit of `async` mode."""
+        limit = self.max_updates_per_env_step
+        if limit is None:
+            return self.total_updates
+        return min(self.total_updates, int(limit * self.vector_steps * self.num_envs))
+
+    @property
     def largest_value(self) -> float:
         """The largest discounted return that the critics can hold; infinite for scalar critics."""
-        support = (getattr(self.learner, name, math.inf) for name in ("v_min", "v_max"))
-        return min(abs(edge) for edge in support)
+        learner = self.learner
+        return min(abs(learner.v_min), abs(learner.v_max)) if isinstance(learner, CategoricalSettings) else math.inf
 
     @property
     def reproducible(self) -> bool:
@@ -100,14 +108,14 @@ _RUN_FIELDS = tuple(
 )
 _CHOICES = {"collection": ("pipelined", "lockstep", "async"), "warmup": ("uniform", "policy")}
 
-_LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
+LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
 
 # field -> (smallest, largest) value that makes sense
 _RANGES: dict[str, tuple[float, float]] = {
     "env_steps": (1, 10**12),
     "num_envs": (1, 65_536),
     "vector_steps_per_chunk": (1, 10**6),
-    "updates_per_vector_step": (0, 10**6),
+    "updates_per_vector_step": (1, 10**6),
     "batch_size": (1, 10**7),
     "replay_capacity": (1, 10**10),
     "learning_starts": (0, 10**12),
@@ -144,6 +152,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "target_noise_clip": (0, 10),
 }
 
+_ABOVE_LOWEST = ("tau", "learning_rate")  # at 0 nothing would be learned
+_BELOW_HIGHEST = ("beta2",)  # at 1 Adam divides by zero
+
+_FLOAT32_EPSILON = 2.0**-23
+_NEAREST_ATOMS = 1e-30  # the projection divides by their distance, in float32
+
 
 def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
     """Return the settings of a run from an arm, its task, its reward and its algorithm's preset.
@@ -158,7 +172,7 @@ def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
     """
     algorithm = _required(arm, "algorithm", where)
     if not isinstance(algorithm, str) or algorithm not in PRESETS:
-        raise SettingsError(f"{where}.algorithm: unknown algorithm {algorithm!r}{nearest(algorithm, PRESETS)}")
+        raise SettingsError(f"{where}.algorithm: unknown algorithm {shown(algorithm)}{nearest(algorithm, PRESETS)}")
     preset = PRESETS[algorithm]
     _refuse_unknown_keys(arm, preset, where)
     task = envs.task(_required(arm, "task", where), where=f"{where}.task")
@@ -175,7 +189,7 @@ def resolve(arm: Mapping[str, object], *, where: str) -> RunSettings:
         learner=learner,
         **run,
     )
-    _check_together(settings, task, where)
+    _check_together(settings, task, arm, where)
     return settings
 
 
@@ -190,7 +204,7 @@ def _with_defaults(preset: Preset, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _required(arm: Mapping[str, object], key: str, where: str) -> object:
     if key not in arm:
-        raise SettingsError(f"{where}: the key {key!r} is missing{nearest(key, map(str, arm)) if arm else ''}")
+        raise SettingsError(f"{where}: the key {shown(key)} is missing{nearest(key, map(str, arm)) if arm else ''}")
     return arm[key]
 
 
@@ -198,7 +212,7 @@ def _refuse_unknown_keys(arm: Mapping[str, object], preset: Preset, where: str) 
     known = [*TASK_KEYS, *REWARD_KEYS, "algorithm", *_RUN_FIELDS, *(f.name for f in fields(preset.settings))]
     for key in arm:
         if key not in known:
-            raise SettingsError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+            raise SettingsError(f"{where}: unknown key {shown(key)}{nearest(key, known)}")
 
 
 def _mapping(arm: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
@@ -211,7 +225,7 @@ def _mapping(arm: Mapping[str, object], key: str, where: str) -> Mapping[str, ob
 def _reward_name(task: type[Task], arm: Mapping[str, object], where: str) -> str:
     name = arm.get("reward", "standard")
     if not isinstance(name, str) or name not in task.rewards:
-        raise SettingsError(f"{where}.reward: {task.name} has no reward {name!r}{nearest(name, task.rewards)}")
+        raise SettingsError(f"{where}.reward: {task.name} has no reward {shown(name)}{nearest(name, task.rewards)}")
     return name
 
 
@@ -220,11 +234,11 @@ def _weights(task: type[Task], arm: Mapping[str, object], where: str) -> dict[st
     for term, value in _mapping(arm, "reward_weights", where).items():
         place = f"{where}.reward_weights.{term}"
         if term not in task.terms:
-            raise SettingsError(f"{place}: {task.name} has no term {term!r}{nearest(term, task.terms)}")
+            raise SettingsError(f"{place}: {task.name} has no term {shown(term)}{nearest(term, task.terms)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SettingsError(f"{place}: expected a number, got {shown(value)}")
-        if not -_LARGEST_WEIGHT <= value <= _LARGEST_WEIGHT:
-            raise SettingsError(f"{place}: expected a number within ±{_LARGEST_WEIGHT:g}, got {shown(value)}")
+        if not -LARGEST_WEIGHT <= value <= LARGEST_WEIGHT:
+            raise SettingsError(f"{place}: expected a number within ±{LARGEST_WEIGHT:g}, got {shown(value)}")
         if value * (-1 if term.startswith("cost_") else 1) < 0:
             sign = "negative" if term.startswith("cost_") else "positive"
             raise SettingsError(f"{place}: the weight of {term} must be {sign} or 0, got {shown(value)}")
@@ -263,8 +277,10 @@ def _number(value: object, hint: type, name: str, where: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int if hint is int else int | float):
         raise SettingsError(f"{where}: expected {kind}, got {shown(value)}")
     low, high = _RANGES[name]
-    if not low <= value <= high:
-        raise SettingsError(f"{where}: expected {kind} in [{low:g}, {high:g}], got {shown(value)}")
+    above, below = name in _ABOVE_LOWEST, name in _BELOW_HIGHEST
+    if not low <= value <= high or (above and value == low) or (below and value == high):
+        span = f"{'(' if above else '['}{low:g}, {high:g}{')' if below else ']'}"
+        raise SettingsError(f"{where}: expected {kind} in {span}, got {shown(value)}")
     return hint(value)
 
 
@@ -281,37 +297,68 @@ def _choice(value: object, known: tuple[str, ...], where: str) -> str:
     return value
 
 
-def _check_together(settings: RunSettings, task: type[Task], where: str) -> None:
+def _check_together(settings: RunSettings, task: type[Task], arm: Mapping[str, object], where: str) -> None:
     _check_options(settings, task, where)
-    if settings.batch_size > settings.replay_capacity:
-        raise SettingsError(
-            f"{where}: batch_size ({settings.batch_size}) is larger than replay_capacity ({settings.replay_capacity})"
+    batch, starts, capacity = (
+        _with_source(name, value, settings, arm)
+        for name, value in (
+            ("batch_size", settings.batch_size),
+            ("learning_starts", settings.learning_starts),
+            ("replay_capacity", settings.replay_capacity),
         )
+    )
+    if settings.batch_size > settings.replay_capacity:
+        raise SettingsError(f"{where}: {batch} is larger than {capacity}")
     chunk = settings.num_envs * settings.vector_steps_per_chunk
     if chunk > settings.replay_capacity:
         raise SettingsError(
-            f"{where}: one chunk (num_envs × vector_steps_per_chunk = {chunk}) is larger than replay_capacity "
-            f"({settings.replay_capacity})"
+            f"{where}: one chunk (num_envs × vector_steps_per_chunk = {chunk}) is larger than {capacity}"
         )
     if settings.first_update_at >= settings.env_steps:
         raise SettingsError(
-            f"{where}: learning starts after {settings.first_update_at} env steps (the larger of batch_size and "
-            f"learning_starts), but env_steps is {settings.env_steps}: nothing would be learned"
+            f"{where}: learning starts after {settings.first_update_at} env steps, the larger of {batch} and "
+            f"{starts}, but env_steps is {settings.env_steps}: nothing would be learned"
         )
+    if settings.most_updates < settings.learner.policy_delay:
+        raise SettingsError(
+            f"{where}: the run takes {settings.most_updates} updates, fewer than policy_delay "
+            f"({settings.learner.policy_delay}): its policy would not be learned"
+        )
+
+
+def _with_source(name: str, value: int, settings: RunSettings, arm: Mapping[str, object]) -> str:
+    """Return `name (value)`, and where the value comes from if the arm does not name it."""
+    source = "" if name in arm else " from the preset" if name in PRESETS[settings.algorithm].run else " by default"
+    return f"{name} ({value}{source})"
 
 
 def _check_options(settings: RunSettings, task: type[Task], where: str) -> None:
     learner = settings.learner
-    for low, high in (("v_min", "v_max"), ("noise_scale_min", "noise_scale_max")):
-        if hasattr(learner, low) and not getattr(learner, low) < getattr(learner, high):
-            raise SettingsError(
-                f"{where}: {low} ({getattr(learner, low):g}) must lie below {high} ({getattr(learner, high):g})"
-            )
+    if isinstance(learner, CategoricalSettings):
+        _check_support(learner, settings, where)
+    if isinstance(learner, FastTd3Settings) and not learner.noise_scale_min < learner.noise_scale_max:
+        raise SettingsError(
+            f"{where}: noise_scale_min ({learner.noise_scale_min:g}) must lie below noise_scale_max "
+            f"({learner.noise_scale_max:g})"
+        )
     if settings.symmetry and task.mirror is None:
         raise SettingsError(f"{where}.symmetry: {task.name} has no mirror, so its batches cannot be doubled")
     if settings.symmetry and settings.batch_size % 2:
         raise SettingsError(f"{where}: symmetry needs an even batch_size, got {settings.batch_size}")
     if settings.max_updates_per_env_step is not None and settings.collection != "async":
         raise SettingsError(f"{where}.max_updates_per_env_step: only `collection: async` has such a limit")
-    if settings.normalize_rewards and settings.largest_value == 0:
-        raise SettingsError(f"{where}: normalize_rewards needs a support on both sides of 0")
+
+
+def _check_support(learner: CategoricalSettings, settings: RunSettings, where: str) -> None:
+    low, high = learner.v_min, learner.v_max
+    if not low < high:
+        raise SettingsError(f"{where}: v_min ({low:g}) must lie below v_max ({high:g})")
+    distance = (high - low) / (learner.atoms - 1)
+    if distance < max(_NEAREST_ATOMS, 16 * _FLOAT32_EPSILON * max(abs(low), abs(high))):
+        raise SettingsError(
+            f"{where}: {learner.atoms} atoms from v_min ({low!r}) to v_max ({high!r}) lie closer than float32 can tell"
+        )
+    if settings.normalize_rewards and not low < 0 < high:
+        raise SettingsError(
+            f"{where}: normalize_rewards needs a support on both sides of 0, got v_min {low:g} and v_max {high:g}"
+        )

@@ -9,15 +9,16 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own customary name
 
 Params = dict[str, Tensor]
+TensorShapes = dict[str, tuple[int, ...]]
 Activation = Callable[[Tensor], Tensor]
 
 
-def mlp_shapes(sizes: Sequence[int], *, layer_norm: bool = False) -> dict[str, tuple[int, ...]]:
+def mlp_shapes(sizes: Sequence[int], *, layer_norm: bool = False) -> TensorShapes:
     """Return the shape of every tensor of a perceptron with layers of `sizes`: `0.weight`, `0.bias`, ….
 
     With `layer_norm`, each hidden layer also has `i.scale` and `i.shift`.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: TensorShapes = {}
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         shapes |= {f"{i}.weight": (fan_out, fan_in), f"{i}.bias": (fan_out,)}
         if layer_norm and i < len(sizes) - 2:
@@ -54,6 +55,11 @@ def mlp(params: Mapping[str, Tensor], x: Tensor, prefix: str = "", *, activation
         if f"{prefix}{i}.weight" not in params:
             return x
         x = activation(x)
+
+
+def twin_shapes(one: TensorShapes) -> TensorShapes:
+    """Return the shapes of two networks of the same shape under the prefixes `q1.` and `q2.`."""
+    return {f"{head}.{name}": shape for head in ("q1", "q2") for name, shape in one.items()}
 
 
 def init_twin(sizes: Sequence[int], *, layer_norm: bool, generator: torch.Generator) -> Params:

@@ -18,13 +18,15 @@ import torch
 
 from rl_core import envs
 from rl_core.actors import HEADS
+from rl_core.config import LARGEST_WEIGHT
 from rl_core.envs.simulation import dimensions
 from rl_core.envs.task import Task, resolve_settings
 from rl_core.errors import SettingsError
 from rl_core.files import write_atomic
 from rl_core.networks import Params
 from rl_core.normalization import OBS_MEAN, OBS_STD, normalized
-from rl_core.wording import nearest
+from rl_core.reading import parse_json
+from rl_core.wording import nearest, shown
 
 METADATA_KEY = "seedbed"
 FORMAT = 1
@@ -51,10 +53,13 @@ class Policy:
 
 def to_bytes(actor: Params, metadata: Mapping[str, object]) -> bytes:
     """Return a policy file's bytes; `metadata` names head, task, task_settings, weights, seed and env_steps."""
-    names = {name: name if name in _NORMALIZER else f"actor.{name}" for name in actor}
-    tensors = {names[name]: tensor.detach().cpu().contiguous() for name, tensor in actor.items()}
+    tensors = {_stored(name): tensor.detach().cpu().contiguous() for name, tensor in actor.items()}
     text = json.dumps({"format": FORMAT, **metadata}, sort_keys=True, allow_nan=False)
     return bytes(safetensors.torch.save(tensors, {METADATA_KEY: text}))
+
+
+def _stored(name: str) -> str:
+    return name if name in _NORMALIZER else f"actor.{name}"
 
 
 def save(path: Path, actor: Params, metadata: Mapping[str, object]) -> None:
@@ -70,16 +75,18 @@ def load(path: Path) -> Policy:
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {}).get(METADATA_KEY, "null"))
+            metadata = parse_json((file.metadata() or {}).get(METADATA_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such policy; train the run first") from None
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise SettingsError(f"{path}: not a readable policy file ({error})") from None
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT or metadata.get("head") not in HEADS:
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise SettingsError(f"{path}: not a policy file of format {FORMAT}")
+    if not isinstance(metadata.get("head"), str) or metadata["head"] not in HEADS:
+        raise SettingsError(f"{path}: the policy's head is unknown: {shown(metadata.get('head'))}")
     task = _task(metadata, path)
-    actor = {name.removeprefix("actor."): tensor for name, tensor in tensors.items()}
+    actor = _actor(tensors, path)
     _require_fitting(actor, metadata["head"], task, path)
     return Policy(metadata["head"], actor, task, _weights(metadata, task, path), metadata)
 
@@ -92,14 +99,26 @@ def _task(metadata: Mapping[str, Any], path: Path) -> Task:
     return made(**resolve_settings(made, settings, where=f"{path}: task_settings"))
 
 
+def _actor(tensors: Params, path: Path) -> Params:
+    actor = {name.removeprefix("actor."): tensor for name, tensor in tensors.items()}
+    for name in tensors:
+        if name != _stored(name.removeprefix("actor.")):
+            raise SettingsError(f"{path}: tensor {shown(name)} is none of a policy's")
+    return actor
+
+
 def _weights(metadata: Mapping[str, Any], task: Task, path: Path) -> dict[str, float]:
     weights = metadata.get("weights")
-    if not isinstance(weights, dict) or not all(type(value) in (int, float) for value in weights.values()):
+    if not isinstance(weights, dict):
         raise SettingsError(f"{path}: the policy's weights are not terms and numbers")
-    for term in weights:
+    for term, value in weights.items():
         if term not in task.terms:
-            raise SettingsError(f"{path}: {task.name} has no term {term!r}{nearest(term, task.terms)}")
-    return weights
+            raise SettingsError(f"{path}: {task.name} has no term {shown(term)}{nearest(term, task.terms)}")
+        if type(value) not in (int, float) or not abs(value) <= LARGEST_WEIGHT:
+            raise SettingsError(f"{path}: the policy's weight of {term} is no number within ±{LARGEST_WEIGHT:g}")
+    if not any(weights.values()):
+        raise SettingsError(f"{path}: the policy names no reward that it was trained for: every term weighs 0")
+    return {term: float(value) for term, value in weights.items()}
 
 
 def _require_fitting(actor: Params, head: str, task: Task, path: Path) -> None:
@@ -111,8 +130,12 @@ def _require_fitting(actor: Params, head: str, task: Task, path: Path) -> None:
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
             raise SettingsError(
-                f"{path}: tensor {name!r} of the policy does not fit its task: shape {found.get(name, 'missing')}, "
-                f"expected {expected.get(name, 'none')}"
+                f"{path}: tensor {shown(name)} of the policy does not fit its task: "
+                f"shape {found.get(name, 'missing')}, expected {expected.get(name, 'none')}"
             )
         if actor[name].dtype != torch.float32 or not torch.isfinite(actor[name]).all():
             raise SettingsError(f"{path}: tensor {name!r} of the policy is not made of finite float32 numbers")
+        if name == OBS_STD and not (actor[name] > 0).all():
+            raise SettingsError(f"{path}: tensor {name!r} of the policy holds deviations that are not above 0")
+        if name.endswith(".var") and not (actor[name] >= 0).all():
+            raise SettingsError(f"{path}: tensor {name!r} of the policy holds variances below 0")

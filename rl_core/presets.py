@@ -1,4 +1,7 @@
-"""The algorithms' settings: one frozen class per preset, every field with its unit and source.
+"""The algorithms' settings: one frozen class per preset, every field with its unit.
+
+Sources stand beside the fields of SAC and TD3; the others' values are those of the paper that the class names and of
+its authors' code, field by field not told apart.
 
 `PRESETS` names them and says what else a preset fixes of a run, such as its batch size. An arm overrides any field.
 Importing this module loads neither torch nor MuJoCo.
@@ -104,6 +107,7 @@ class FlashSacSettings:
     noise_repeats_max: int = 16  # largest k
 
 
+CategoricalSettings = FastSacSettings | FastTd3Settings | FlashSacSettings
 AlgorithmSettings = SacSettings | Td3Settings | FastSacSettings | FastTd3Settings | FlashSacSettings
 RunDefaults = Mapping[str, Any]
 

@@ -12,6 +12,7 @@ checkpoint: its slack keeps in place every row that a kept checkpoint can sample
 """
 
 import hashlib
+import math
 import shutil
 import signal
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ from rl_core.errors import Interrupted, TrainingError
 from rl_core.files import remove_unfinished, write_atomic, write_json
 from rl_core.link import CollectorLink, turns_ahead
 from rl_core.metrics import under
-from rl_core.networks import Params
+from rl_core.networks import Params, TensorShapes
 from rl_core.policy import Policy
 from rl_core.progress import Display
 from rl_core.recorder import Recorder
@@ -48,9 +49,11 @@ from rl_core.state import TrainingState
 from rl_core.stopping import Stop, stop_signals
 from rl_core.tensorboard import Scalars
 from rl_core.trace import Part, counter, session, span
+from rl_core.unit_networks import trainable
 
 _CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
 _TABLE_ROW_BYTES = 4_000
+_FLOAT_BYTES = 4
 _EDGE_MASS = 0.01  # of a categorical critic's targets; more of it asks for a wider support
 _EDGE_MASS_AFTER = 0.1  # of the run's updates
 
@@ -145,17 +148,20 @@ def ring_layout(settings: RunSettings, task: Task) -> Layout:
     )
 
 
-def build_learner(settings: RunSettings, layout: Layout, seed: int) -> Any:
-    """Return the run's learner at its start."""
-    shapes = Shapes(
+def _shapes(settings: RunSettings, layout: Layout) -> Shapes:
+    return Shapes(
         obs=layout.obs_dim,
         action=layout.action_dim,
         privileged=layout.privileged_dim,
         updates=max(1, settings.total_updates),
     )
+
+
+def build_learner(settings: RunSettings, layout: Layout, seed: int) -> Any:
+    """Return the run's learner at its start."""
     return ALGORITHMS[settings.algorithm].build(
         settings.learner,
-        shapes,
+        _shapes(settings, layout),
         network_seed=torch_seed(seed, "network"),
         noise_seed=torch_seed(seed, "sampling", 0),
     )
@@ -165,14 +171,28 @@ def disk_bytes(settings: RunSettings) -> int:
     """Return the disk a run needs while it trains.
 
     That is the ring, three checkpoints (two are kept while one is written) and, twice, a policy and a row per
-    evaluation: in the scratch folder and where they are published.
+    evaluation: in the scratch folder and where they are published. No network is made for it.
     """
     layout = ring_layout(settings, envs.task(settings.task)(**settings.task_settings))
-    learner = build_learner(settings, layout, seed=0)
-    state = sum(tensor.nbytes for tensor in ALGORITHMS[settings.algorithm].state(learner).values())
-    actor = sum(tensor.nbytes for tensor in learner.actor.values())
+    state, actor = learner_bytes(settings, layout)
     snapshots = 2 + settings.env_steps // settings.eval_interval
     return layout.size_bytes + 3 * (state + _CHECKPOINT_REST_BYTES) + 2 * snapshots * (actor + _TABLE_ROW_BYTES)
+
+
+def learner_bytes(settings: RunSettings, layout: Layout) -> tuple[int, int]:
+    """Return the bytes of a learner's state and of its actor alone, from the shapes of its networks."""
+    algorithm = ALGORITHMS[settings.algorithm]
+    networks: dict[str, TensorShapes] = algorithm.network_shapes(settings.learner, _shapes(settings, layout))
+    numbers = 0
+    for name, tensors in networks.items():
+        trained = trainable(tensors)
+        copies = 3 if name in algorithm.TARGETS else 2  # Adam's two moments and the target
+        numbers += _numbers(tensors) + copies * _numbers(trained) + len(trained)  # Adam counts steps for each tensor
+    return _FLOAT_BYTES * numbers, _FLOAT_BYTES * _numbers(networks["actor"])
+
+
+def _numbers(tensors: TensorShapes) -> int:
+    return sum(math.prod(shape) for shape in tensors.values())
 
 
 @dataclass(slots=True)

@@ -9,24 +9,34 @@ Running statistics move when a network is applied with `training`; they are no p
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own customary name
 
-from rl_core.networks import Params
+from rl_core.networks import Params, TensorShapes
 
 EXPANSION = 4
+_Leaf = TypeVar("_Leaf")  # a tensor, or its shape
 BATCH_NORM_EPS, RMS_EPS, _NORM_EPS = 1e-5, 1e-6, 1e-8
 
 
-def unit_shapes(inputs: int, *, width: int, blocks: int, heads: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+class UnitSize(TypedDict):
+    """What decides the shape of a network beside its inputs."""
+
+    width: int
+    blocks: int
+    heads: Mapping[str, int]
+
+
+def unit_shapes(inputs: int, *, width: int, blocks: int, heads: Mapping[str, int]) -> TensorShapes:
     """Return the shape of every tensor of such a network, by name."""
     wide = EXPANSION * width
     linear = {"in": (inputs, width)}
     for i in range(blocks):
         linear |= {f"block{i}.wide": (width, wide), f"block{i}.narrow": (wide, width)}
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: TensorShapes = {}
     for name, (fan_in, fan_out) in linear.items():
         shapes[f"{name}.weight"] = (fan_out, fan_in)
         normed = fan_in if name == "in" else fan_out  # the input's batch norm stands before its layer
@@ -89,9 +99,9 @@ def unit_net(
     return [F.linear(x, params[f"{prefix}{head}.weight"], params[f"{prefix}{head}.bias"]) for head in heads]
 
 
-def trainable(params: Params) -> Params:
+def trainable(params: Mapping[str, _Leaf]) -> dict[str, _Leaf]:
     """Return the parameters without the running statistics."""
-    return {name: tensor for name, tensor in params.items() if not name.endswith((".mean", ".var"))}
+    return {name: leaf for name, leaf in params.items() if not name.endswith((".mean", ".var"))}
 
 
 @torch.no_grad()

@@ -16,15 +16,18 @@ from rl_core.critics import cross_entropy, edge_mass, expectation, project_categ
 from rl_core.exploration import Exploration, WhiteNoise
 from rl_core.networks import (
     Params,
+    TensorShapes,
     copy_of,
     gaussian_head,
     init_mlp,
     init_twin,
     mlp,
+    mlp_shapes,
     named,
     polyak_,
     require_grad,
     squashed_sample,
+    twin_shapes,
 )
 from rl_core.optimizer import Adam
 from rl_core.presets import FastSacSettings
@@ -34,6 +37,7 @@ from rl_core.trace import span
 
 HEAD = "gaussian_silu"
 LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean", "edge_mass")  # what `update` can return
+TARGETS = ("critic",)  # networks that have a target average
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.0
 
 
@@ -58,13 +62,12 @@ class FastSac:
 def build(settings: FastSacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> FastSac:
     """Return a learner at its start; networks and noise come from their own seeds. The policy's head starts at 0."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_mlp((shapes.obs, *settings.actor_hidden, 2 * shapes.action), layer_norm=True, generator=init)
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    actor = init_mlp(actor_sizes, layer_norm=True, generator=init)
     last = len(settings.actor_hidden)
     actor[f"{last}.weight"].zero_()
     actor[f"{last}.bias"].zero_()
-    critic = init_twin(
-        (shapes.critic_obs + shapes.action, *settings.critic_hidden, settings.atoms), layer_norm=True, generator=init
-    )
+    critic = init_twin(critic_sizes, layer_norm=True, generator=init)
     log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
     require_grad(actor, critic, log_alpha)
     return FastSac(
@@ -79,6 +82,23 @@ def build(settings: FastSacSettings, shapes: Shapes, *, network_seed: int, noise
         critic_optimizer=_adamw(critic, settings),
         alpha_optimizer=Adam(log_alpha, settings.learning_rate, beta2=settings.beta2),
         generator=torch.Generator().manual_seed(noise_seed),
+    )
+
+
+def network_shapes(settings: FastSacSettings, shapes: Shapes) -> dict[str, TensorShapes]:
+    """Return the shape of every tensor of the networks, without making one."""
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    return {
+        "actor": mlp_shapes(actor_sizes, layer_norm=True),
+        "critic": twin_shapes(mlp_shapes(critic_sizes, layer_norm=True)),
+        "alpha": {"log_alpha": ()},
+    }
+
+
+def _sizes(settings: FastSacSettings, shapes: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (
+        (shapes.obs, *settings.actor_hidden, 2 * shapes.action),
+        (shapes.critic_obs + shapes.action, *settings.critic_hidden, settings.atoms),
     )
 
 

@@ -13,7 +13,19 @@ from torch import Tensor
 
 from rl_core.critics import cross_entropy, edge_mass, expectation, project_categorical, support, twin
 from rl_core.exploration import Exploration, ScaledNoise
-from rl_core.networks import Params, copy_of, init_mlp, init_twin, mlp, named, polyak_, require_grad
+from rl_core.networks import (
+    Params,
+    TensorShapes,
+    copy_of,
+    init_mlp,
+    init_twin,
+    mlp,
+    mlp_shapes,
+    named,
+    polyak_,
+    require_grad,
+    twin_shapes,
+)
 from rl_core.optimizer import Adam
 from rl_core.presets import FastTd3Settings
 from rl_core.replay import Batch
@@ -22,6 +34,7 @@ from rl_core.trace import span
 
 HEAD = "deterministic"
 LOSSES = ("critic_loss", "actor_loss", "q_mean", "edge_mass")  # what `update` can return
+TARGETS = ("actor", "critic")  # networks that have a target average
 LAST_LAYER_STD = 0.01  # of the policy's initial last layer: it starts near zero torque
 
 
@@ -44,13 +57,12 @@ class FastTd3:
 def build(settings: FastTd3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> FastTd3:
     """Return a learner at its start; networks and noise come from their own seeds."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_mlp((shapes.obs, *settings.actor_hidden, shapes.action), generator=init)
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    actor = init_mlp(actor_sizes, generator=init)
     last = len(settings.actor_hidden)
     actor[f"{last}.weight"].normal_(0, LAST_LAYER_STD, generator=init)
     actor[f"{last}.bias"].zero_()
-    critic = init_twin(
-        (shapes.critic_obs + shapes.action, *settings.critic_hidden, settings.atoms), layer_norm=False, generator=init
-    )
+    critic = init_twin(critic_sizes, layer_norm=False, generator=init)
     require_grad(actor, critic)
     return FastTd3(
         settings=settings,
@@ -62,6 +74,22 @@ def build(settings: FastTd3Settings, shapes: Shapes, *, network_seed: int, noise
         actor_optimizer=_adamw(actor, settings),
         critic_optimizer=_adamw(critic, settings),
         generator=torch.Generator().manual_seed(noise_seed),
+    )
+
+
+def network_shapes(settings: FastTd3Settings, shapes: Shapes) -> dict[str, TensorShapes]:
+    """Return the shape of every tensor of the networks, without making one."""
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    return {
+        "actor": mlp_shapes(actor_sizes),
+        "critic": twin_shapes(mlp_shapes(critic_sizes, layer_norm=False)),
+    }
+
+
+def _sizes(settings: FastTd3Settings, shapes: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (
+        (shapes.obs, *settings.actor_hidden, shapes.action),
+        (shapes.critic_obs + shapes.action, *settings.critic_hidden, settings.atoms),
     )
 
 

@@ -13,16 +13,27 @@ from torch import Tensor
 
 from rl_core.critics import cross_entropy, edge_mass, expectation, project_categorical, support
 from rl_core.exploration import Exploration, HeldNoise
-from rl_core.networks import Params, copy_of, gaussian_head, named, polyak_, require_grad, squashed_sample
+from rl_core.networks import (
+    Params,
+    TensorShapes,
+    copy_of,
+    gaussian_head,
+    named,
+    polyak_,
+    require_grad,
+    squashed_sample,
+    twin_shapes,
+)
 from rl_core.optimizer import Adam, cosine
 from rl_core.presets import FlashSacSettings
 from rl_core.replay import Batch
 from rl_core.shapes import Shapes
 from rl_core.trace import span
-from rl_core.unit_networks import init_unit, renormalize_, trainable, unit_net
+from rl_core.unit_networks import UnitSize, init_unit, renormalize_, trainable, unit_net, unit_shapes
 
 HEAD = "unit_gaussian"
 LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean", "edge_mass")  # what `update` can return
+TARGETS = ("critic",)  # networks that have a target average
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 _TARGET_STD = 0.15  # of the policy that the default target entropy belongs to
 
@@ -49,22 +60,12 @@ class FlashSac:
 def build(settings: FlashSacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> FlashSac:
     """Return a learner at its start; networks and noise come from their own seeds."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_unit(
-        shapes.obs,
-        width=settings.actor_width,
-        blocks=settings.blocks,
-        heads={"mean": shapes.action, "std": shapes.action},
-        generator=init,
-    )
+    actor = init_unit(shapes.obs, **_actor_size(settings, shapes), generator=init)
     critic = {
         f"{head}.{name}": tensor
         for head in ("q1", "q2")
         for name, tensor in init_unit(
-            shapes.critic_obs + shapes.action,
-            width=settings.critic_width,
-            blocks=settings.blocks,
-            heads={"q": settings.atoms},
-            generator=init,
+            shapes.critic_obs + shapes.action, **_critic_size(settings), generator=init
         ).items()
     }
     log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
@@ -84,6 +85,24 @@ def build(settings: FlashSacSettings, shapes: Shapes, *, network_seed: int, nois
         alpha_optimizer=Adam(log_alpha, settings.learning_rate),
         generator=torch.Generator().manual_seed(noise_seed),
     )
+
+
+def network_shapes(settings: FlashSacSettings, shapes: Shapes) -> dict[str, TensorShapes]:
+    """Return the shape of every tensor of the networks, without making one."""
+    return {
+        "actor": unit_shapes(shapes.obs, **_actor_size(settings, shapes)),
+        "critic": twin_shapes(unit_shapes(shapes.critic_obs + shapes.action, **_critic_size(settings))),
+        "alpha": {"log_alpha": ()},
+    }
+
+
+def _actor_size(settings: FlashSacSettings, shapes: Shapes) -> UnitSize:
+    heads = {"mean": shapes.action, "std": shapes.action}
+    return {"width": settings.actor_width, "blocks": settings.blocks, "heads": heads}
+
+
+def _critic_size(settings: FlashSacSettings) -> UnitSize:
+    return {"width": settings.critic_width, "blocks": settings.blocks, "heads": {"q": settings.atoms}}
 
 
 def exploration(settings: FlashSacSettings, num_envs: int, action_dim: int) -> Exploration:

@@ -14,15 +14,18 @@ from rl_core.critics import twin_q
 from rl_core.exploration import Exploration, WhiteNoise
 from rl_core.networks import (
     Params,
+    TensorShapes,
     copy_of,
     gaussian_head,
     init_mlp,
     init_twin,
     mlp,
+    mlp_shapes,
     named,
     polyak_,
     require_grad,
     squashed_sample,
+    twin_shapes,
 )
 from rl_core.optimizer import Adam
 from rl_core.presets import SacSettings
@@ -32,6 +35,7 @@ from rl_core.trace import span
 
 HEAD = "gaussian"
 LOSSES = ("critic_loss", "actor_loss", "alpha", "entropy", "q_mean")  # what `update` can return
+TARGETS = ("critic",)  # networks that have a target average
 
 
 @dataclass
@@ -54,12 +58,9 @@ class Sac:
 def build(settings: SacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> Sac:
     """Return a learner at its start; networks and noise come from their own seeds."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_mlp((shapes.obs, *settings.actor_hidden, 2 * shapes.action), generator=init)
-    critic = init_twin(
-        (shapes.critic_obs + shapes.action, *settings.critic_hidden, 1),
-        layer_norm=settings.critic_layer_norm,
-        generator=init,
-    )
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    actor = init_mlp(actor_sizes, generator=init)
+    critic = init_twin(critic_sizes, layer_norm=settings.critic_layer_norm, generator=init)
     log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
     require_grad(actor, critic, log_alpha)
     return Sac(
@@ -73,6 +74,23 @@ def build(settings: SacSettings, shapes: Shapes, *, network_seed: int, noise_see
         critic_optimizer=Adam(critic, settings.learning_rate),
         alpha_optimizer=Adam(log_alpha, settings.learning_rate),
         generator=torch.Generator().manual_seed(noise_seed),
+    )
+
+
+def network_shapes(settings: SacSettings, shapes: Shapes) -> dict[str, TensorShapes]:
+    """Return the shape of every tensor of the networks, without making one."""
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    return {
+        "actor": mlp_shapes(actor_sizes),
+        "critic": twin_shapes(mlp_shapes(critic_sizes, layer_norm=settings.critic_layer_norm)),
+        "alpha": {"log_alpha": ()},
+    }
+
+
+def _sizes(settings: SacSettings, shapes: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (
+        (shapes.obs, *settings.actor_hidden, 2 * shapes.action),
+        (shapes.critic_obs + shapes.action, *settings.critic_hidden, 1),
     )
 
 

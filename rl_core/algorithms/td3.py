@@ -11,7 +11,19 @@ from torch import Tensor
 
 from rl_core.critics import twin_q
 from rl_core.exploration import Exploration, WhiteNoise
-from rl_core.networks import Params, copy_of, init_mlp, init_twin, mlp, named, polyak_, require_grad
+from rl_core.networks import (
+    Params,
+    TensorShapes,
+    copy_of,
+    init_mlp,
+    init_twin,
+    mlp,
+    mlp_shapes,
+    named,
+    polyak_,
+    require_grad,
+    twin_shapes,
+)
 from rl_core.optimizer import Adam
 from rl_core.presets import Td3Settings
 from rl_core.replay import Batch
@@ -20,6 +32,7 @@ from rl_core.trace import span
 
 HEAD = "deterministic"
 LOSSES = ("critic_loss", "actor_loss", "q_mean")  # what `update` can return
+TARGETS = ("actor", "critic")  # networks that have a target average
 
 
 @dataclass
@@ -40,12 +53,9 @@ class Td3:
 def build(settings: Td3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> Td3:
     """Return a learner at its start; networks and noise come from their own seeds."""
     init = torch.Generator().manual_seed(network_seed)
-    actor = init_mlp((shapes.obs, *settings.actor_hidden, shapes.action), generator=init)
-    critic = init_twin(
-        (shapes.critic_obs + shapes.action, *settings.critic_hidden, 1),
-        layer_norm=settings.critic_layer_norm,
-        generator=init,
-    )
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    actor = init_mlp(actor_sizes, generator=init)
+    critic = init_twin(critic_sizes, layer_norm=settings.critic_layer_norm, generator=init)
     require_grad(actor, critic)
     return Td3(
         settings=settings,
@@ -56,6 +66,22 @@ def build(settings: Td3Settings, shapes: Shapes, *, network_seed: int, noise_see
         actor_optimizer=Adam(actor, settings.learning_rate),
         critic_optimizer=Adam(critic, settings.learning_rate),
         generator=torch.Generator().manual_seed(noise_seed),
+    )
+
+
+def network_shapes(settings: Td3Settings, shapes: Shapes) -> dict[str, TensorShapes]:
+    """Return the shape of every tensor of the networks, without making one."""
+    actor_sizes, critic_sizes = _sizes(settings, shapes)
+    return {
+        "actor": mlp_shapes(actor_sizes),
+        "critic": twin_shapes(mlp_shapes(critic_sizes, layer_norm=settings.critic_layer_norm)),
+    }
+
+
+def _sizes(settings: Td3Settings, shapes: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (
+        (shapes.obs, *settings.actor_hidden, shapes.action),
+        (shapes.critic_obs + shapes.action, *settings.critic_hidden, 1),
     )
 
 

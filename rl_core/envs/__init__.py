@@ -6,7 +6,7 @@ from rl_core.envs.inverted_pendulum import InvertedPendulum
 from rl_core.envs.reacher import Reacher
 from rl_core.envs.task import Task
 from rl_core.errors import SettingsError
-from rl_core.wording import nearest
+from rl_core.wording import nearest, shown
 
 TASKS: dict[str, type[Task]] = {
     HalfCheetah.name: HalfCheetah,
@@ -23,5 +23,5 @@ def task(name: object, *, where: str = "task") -> type[Task]:
         SettingsError: there is no such task; the message names the nearest one.
     """
     if not isinstance(name, str) or name not in TASKS:
-        raise SettingsError(f"{where}: unknown task {name!r}{nearest(name, TASKS)}")
+        raise SettingsError(f"{where}: unknown task {shown(name)}{nearest(name, TASKS)}")
     return TASKS[name]

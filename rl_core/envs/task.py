@@ -94,7 +94,7 @@ def resolve_settings(task: type[Task], given: Mapping[str, object], *, where: st
     resolved = dict(task.settings)
     for name, value in given.items():
         if name not in resolved:
-            raise SettingsError(f"{where}: {task.name} has no setting {name!r}{nearest(name, resolved)}")
+            raise SettingsError(f"{where}: {task.name} has no setting {shown(name)}{nearest(name, resolved)}")
         resolved[name] = _checked(value, task.settings[name], f"{where}.{name}")
     return resolved
 

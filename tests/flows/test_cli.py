@@ -1,6 +1,7 @@
 """What the command line promises."""
 
 import fcntl
+import json
 import re
 import shutil
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from flows import check, cli, experiment, server, status, verify, versioning, workspace
-from flows.stages import CODE_ROOT, train_key
+from flows.stages import CODE_ROOT, train_key, train_marker
 
 from .helpers import arm, dvc, flows, params, run
 
@@ -76,6 +77,23 @@ def test_two_trainings_of_one_run_do_not_write_at_once(folder: Callable[[str], P
     assert result.stderr.count("\n") == 1
 
 
+def test_two_verifications_of_one_run_do_not_share_a_folder(
+    folder: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = folder(params(plain=arm()))
+    lock, recorded = made / ".seedbed/locks/verify/plain/0.lock", made / "runs/plain/0/policy.safetensors"
+    ring = made / ".seedbed/verify/plain/0/state/replay.bin"  # of the first
+    for path in (lock, recorded, ring):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"4711")
+    with lock.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cli.main(["-C", str(made), "verify", "plain", "0"]) == 1
+    said = "error: plain seed 0 is being verified (process 4711); wait for it or stop it\n"
+    assert capsys.readouterr().err == said
+    assert ring.exists()
+
+
 def test_an_evaluation_without_a_policy_is_one_clear_line(folder: Callable[[str], Path]) -> None:
     result = flows("evaluate", "plain", "0", folder=folder(params(plain=arm())))
     assert result.returncode == 1
@@ -97,6 +115,72 @@ def test_status_says_which_run_is_stale_and_why(copied: Path) -> None:
         ("thrifty", 0): ("stale", "arms.thrifty modified"),
         ("thrifty", 1): ("missing", ""),
     }
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1])
+def test_a_run_is_running_while_its_lock_is_held_whatever_its_state_says(
+    pid: int, folder: Callable[[str], Path]
+) -> None:
+    made = folder(params(plain=arm()))
+    state, lock = made / ".seedbed/state/plain/0/status.json", made / ".seedbed/locks/plain/0.lock"
+    state.parent.mkdir(parents=True)
+    lock.parent.mkdir(parents=True)
+    reason = "\\u001b[31mred\\r"
+    state.write_text(
+        f'{{"state": "running", "env_steps": 5, "env_steps_total": 9, "pid": {pid}, "reason": "{reason}"}}'
+    )
+    assert rows(made) == [("interrupted", "at 5 of 9 env steps, 0 MB: its process was killed")]
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert rows(made) == [("running", "at 5 of 9 env steps, 0 MB: [31mred")]
+
+
+@pytest.mark.parametrize(
+    ("timing", "summary"),
+    [
+        ('{"wall_s": 5.0}', '{"env_steps": 1e999}'),
+        ('{"wall_s": NaN}', '{"env_steps": 400}'),
+        ('{"wall_s": 1e999}', '{"env_steps": 400}'),
+        ('{"wall_s": -5}', '{"env_steps": 400}'),
+        ('{"wall_s": 5.0}', '{"env_steps": 1' + "0" * 400 + "}"),
+        ('{"wall_s": 1e308}', '{"env_steps": 1}'),
+        ("[" * 100_000, '{"env_steps": 400}'),
+        ('{"wall_s": 5.0}' + " " * 10_000_000, '{"env_steps": 400}'),
+    ],
+)
+def test_an_absurd_record_is_none(timing: str, summary: str, folder: Callable[[str], Path]) -> None:
+    made = folder(params(plain=arm()))
+    run_dir = made / "runs/plain/0"
+    run_dir.mkdir(parents=True)
+    (run_dir / "timing.json").write_text(timing)
+    (run_dir / "summary.json").write_text(summary)
+    assert "no record of this arm yet" in check.describe(experiment.load(made))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe\0", b"[" * 100_000, b"[]", b"\0" * 100])
+def test_verify_reports_a_damaged_record_as_one_difference(damage: bytes, tmp_path: Path) -> None:
+    names = ("summary.json", "policy.safetensors", "curve.csv")
+    for side, content in (("recorded", damage), ("again", None)):
+        (tmp_path / side).mkdir()
+        for name in names:
+            (tmp_path / side / name).write_bytes(content if content is not None else b"{}")
+    found = {item.name: item.difference for item in verify.compare(tmp_path / "recorded", tmp_path / "again")}
+    assert set(found) == set(names)
+    for name in names[:2]:
+        assert found[name].startswith("cannot be read, so the recorded file is damaged (")
+    assert found["curve.csv"]
+
+
+def test_verify_says_first_that_the_recorded_run_is_of_other_settings(folder: Callable[[str], Path]) -> None:
+    made = folder(params(plain=arm()))
+    loaded = experiment.load(made)
+    assert "nothing here says" in verify.expected_differences(loaded, "plain", 0)
+    marker = train_marker(loaded, "plain", 0)
+    marker.parent.mkdir(parents=True)
+    marker.write_text(json.dumps({"key": train_key(loaded, "plain", 0), "outputs": {}}))
+    assert verify.expected_differences(loaded, "plain", 0) == ""
+    (made / "params.yaml").write_text(params(plain=arm(weight=-3)))
+    assert "other settings, code or versions" in verify.expected_differences(experiment.load(made), "plain", 0)
 
 
 def rows(folder: Path) -> list[tuple[str, str]]:
@@ -126,6 +210,13 @@ def test_absurd_state_files_break_nothing(copied: Path) -> None:
     for pid, steps in (("1e400", "5"), ("1" + "0" * 30, "5"), ("1", "1e400"), ("1", '"x"')):
         state.write_text(f'{{"state": "running", "env_steps": {steps}, "env_steps_total": 9, "pid": {pid}}}')
         assert len(rows(copied)) == 2
+    for text in (
+        "[" * 100_000,
+        '{"state": "\\u001b[2J\\n"}',
+        '{"state": "running", "env_steps": 5, "env_steps_total": true}',
+    ):
+        state.write_text(text)
+        assert {row.state for row in status.states(experiment.load(copied))} == {"missing"}
     for text in ('{"api_url": "no url"}', '{"api_url": "http://[::1"}', "[", '{"api_url": 3}'):
         (copied / ".seedbed/server.json").write_text(text)
         assert server.running_url(copied) is None

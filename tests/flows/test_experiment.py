@@ -20,6 +20,15 @@ arms:
   unused: {task: Reacher-v5, algorithm: td3, env_steps: 20000}
 """
 
+BOMB = "x:\n- &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"- &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = "x:\n- &a {k: 1}\n" + "".join(
+    f"- &{name} {{<<: [{', '.join([f'*{before}'] * 60)}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+DEEP = "x:\n- &a0 [1]\n" + "".join(f"- &a{i + 1} [*a{i}]\n" for i in range(40))
+
 WRONG = {
     "no file": (None, "no such file", "init DIR"),
     "no YAML": ("experiment: [", "line", "not valid YAML"),
@@ -56,6 +65,17 @@ WRONG = {
     "certain confidence": (GOOD.replace("0.9}", "1.0}"), "report.confidence", "between 0 and 1"),
     "confidence in words": (GOOD.replace("0.9}", "high}"), "report.confidence", "between 0 and 1"),
     "a missing section": (GOOD.replace("report:", "#"), "'report'", "missing"),
+    "a number without end": (GOOD.replace("20000, l", "9" * 5001 + ", l"), "line 8", "5001 characters"),
+    "a long number": (GOOD.replace("[3, 1]", f"[{'9' * 900}]"), "experiment.seeds", "a number of more than 50 digits"),
+    "a date that there is not": (GOOD.replace("title: Good", "title: 2020-13-45"), "not valid YAML", "a date"),
+    "a date": (GOOD.replace("[3, 1]", "[2020-01-02]"), "experiment.seeds", "(2020-01-02)"),
+    "a hundred thousand brackets": (GOOD + "x: " + "[" * 100_000, "line 11", "20 levels deep"),
+    "two thousand lists": (GOOD.replace("3e-4", "[" * 2000 + "]" * 2000), "line 8", "20 levels deep"),
+    "levels that aliases add": (GOOD + DEEP, "levels deep", "20 levels deep"),
+    "a bomb of aliases": (BOMB + GOOD.replace("3e-4", "*i"), "line 6", "50000 values"),
+    "a bomb of merges": (MERGES + GOOD, "line 5", "50000 values"),
+    "a list within itself": (GOOD.replace("3e-4", "&a [*a]"), "line 8", "*a stands within what it repeats"),
+    "too large a file": (GOOD + "#" * 500_000, "larger than 500 kB", "no experiment needs"),
     "an arm without settings": (GOOD.replace("unused: {", "unused: 3 #"), "arms.unused", "an integer"),
 }
 

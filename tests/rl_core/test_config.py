@@ -104,7 +104,16 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
         ({"target_noise": 0.1}, "arm: unknown key 'target_noise'"),
         ({"env_steps": "100k"}, "arm.env_steps: expected a whole number, got '100k'"),
         ({"env_steps": 0}, "arm.env_steps: expected a whole number in [1, 1e+12], got 0"),
-        ({"env_steps": True}, "arm.env_steps: expected a whole number, got True"),
+        ({"env_steps": True}, "arm.env_steps: expected a whole number, got true"),
+        ({"num_envs": None}, "arm.num_envs: expected a whole number, got null"),
+        ({"gamma": {"a": [1, True], 2: None}}, "arm.gamma: expected a number, got {'a': [1, true], 2: null}"),
+        ({"gamma": {1, 2}}, "arm.gamma: expected a number, got a value of another kind"),
+        ({"qqqqq": 1}, "arm: unknown key 'qqqqq'; the nearest of 34 known: "),
+        (
+            {"algorithm": "fast_sac", "num_envs": 4},
+            "batch_size (8192 from the preset) is larger than replay_capacity (2",
+        ),
+        ({"env_steps": 9_000}, "the larger of batch_size (256 by default) and learning_starts (10000 by default), but"),
         ({"gamma": "0.9"}, "arm.gamma: expected a number, got '0.9'"),
         ({"gamma": 1.5}, "arm.gamma: expected a number in [0, 1], got 1.5"),
         ({"gamma": float("nan")}, "arm.gamma: expected a number in [0, 1], got nan"),
@@ -134,6 +143,20 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
             "noise_scale_min (0.2) must lie below noise_scale_max",
         ),
         ({"algorithm": "flash_sac", "v_min": 0}, "normalize_rewards needs a support on both sides of 0"),
+        ({"algorithm": "flash_sac", "v_min": 1, "v_max": 5}, "on both sides of 0, got v_min 1 and v_max 5"),
+        ({"algorithm": "flash_sac", "v_min": -5, "v_max": -1}, "on both sides of 0, got v_min -5 and v_max -1"),
+        ({"algorithm": "fast_sac", "v_min": 1e8, "v_max": 1e8 + 1}, "101 atoms from v_min (100000000.0) to v_max"),
+        ({"algorithm": "fast_sac", "v_min": -1e-40, "v_max": 1e-40}, "lie closer than float32 can tell"),
+        ({"algorithm": "fast_td3", "v_min": 1e6, "v_max": 1e6 + 1, "atoms": 10_000}, "closer than float32 can tell"),
+        ({"algorithm": "fast_sac", "beta2": 1}, "arm.beta2: expected a number in [0, 1), got 1"),
+        ({"updates_per_vector_step": 0}, "arm.updates_per_vector_step: expected a whole number in [1, 1e+06], got 0"),
+        ({"tau": 0}, "arm.tau: expected a number in (0, 1], got 0"),
+        ({"learning_rate": 0.0}, "arm.learning_rate: expected a number in (0, 1], got 0.0"),
+        ({"env_steps": 10_010, "policy_delay": 20}, "the run takes 11 updates, fewer than policy_delay (20)"),
+        (
+            {"collection": "async", "max_updates_per_env_step": 1e-6},
+            "the run takes 0 updates, fewer than policy_delay (1): its policy would not be learned",
+        ),
         ({"algorithm": "flash_sac", "actor_hidden": [64]}, "arm: unknown key 'actor_hidden'"),
         ({"warmup": "random"}, "arm.warmup: unknown value 'random'"),
     ],
@@ -142,6 +165,27 @@ def test_wrong_input_gives_one_clear_line(change: dict[str, Any], message: str) 
     with pytest.raises(SettingsError) as caught:
         resolve({**ARM, **change}, where="arm")
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_ends_of_a_range_that_work_are_accepted() -> None:
+    for change in ({"gamma": 0}, {"gamma": 1}, {"tau": 1}, {"learning_rate": 1e-12}):
+        resolve({**ARM, **change}, where="arm")
+    for change in ({"beta2": 0}, {"v_min": 0, "v_max": 1e9}, {"v_min": -1e-3, "v_max": 1e-3, "atoms": 10_000}):
+        resolve({**ARM, "algorithm": "fast_sac", **change}, where="arm")
+
+
+def test_a_value_is_shown_short_however_large_or_deep_it_is() -> None:
+    bomb: list[Any] = ["lol"] * 9
+    for _ in range(40):
+        bomb = [bomb] * 9  # 9^41 words
+    for value in (bomb, {"a": bomb}, "x" * 10**6, 10**6000, [1] * 10**6, {((1,) * 10**5,): 1}):
+        with pytest.raises(SettingsError) as caught:
+            resolve({**ARM, "gamma": value}, where="arm")
+        assert len(str(caught.value)) < 150
+    with pytest.raises(SettingsError) as caught:
+        resolve({**ARM, "x\n" * 10**5: 1}, where="arm")
+    assert len(str(caught.value)) < 250
     assert "\n" not in str(caught.value)
 
 

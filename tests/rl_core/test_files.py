@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import pickle
+import tracemalloc
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -66,6 +67,7 @@ def hostile(tmp_path: Path) -> dict[str, bytes]:
         return bytes(safetensors.torch.save(tensors, {policy.METADATA_KEY: text}))
 
     described = json.dumps({"format": 1, **METADATA})
+    normalizer = {"normalizer.mean": torch.zeros(17), "normalizer.std": torch.ones(17)}
     return {
         "empty": b"",
         "pickle": pickle.dumps(_Exploit()),
@@ -84,6 +86,20 @@ def hostile(tmp_path: Path) -> dict[str, bytes]:
         "another task's width": with_metadata(
             json.dumps({"format": 1, **METADATA, "task": "Reacher-v5", "weights": {}})
         ),
+        "head is a list": with_metadata(json.dumps({"format": 1, **METADATA, "head": []})),
+        "head is an object": with_metadata(json.dumps({"format": 1, **METADATA, "head": {}})),
+        "a weight is not a number": with_metadata(described.replace("-0.1", "NaN")),
+        "a weight is endless": with_metadata(described.replace("-0.1", "1e999")),
+        "a weight overflows": with_metadata(described.replace("-0.1", "-1e308")),
+        "a weight of 400 digits": with_metadata(described.replace("-0.1", "-1" + "0" * 400)),
+        "a weight of 5001 digits": with_metadata(described.replace("-0.1", "9" * 5001)),
+        "no weights": with_metadata(json.dumps({"format": 1, **METADATA, "weights": {}})),
+        "weights of nothing": with_metadata(json.dumps({"format": 1, **METADATA, "weights": {"cost_control": 0}})),
+        "deep metadata": with_metadata("[" * 100_000),
+        "a tensor twice": with_metadata(described, {**good, "0.weight": torch.zeros(8, 17)}),
+        "a normaliser twice": with_metadata(described, {**good, **normalizer, "actor.normalizer.std": torch.ones(17)}),
+        "a deviation of 0": with_metadata(described, {**good, **normalizer, "normalizer.std": torch.zeros(17)}),
+        "a negative deviation": with_metadata(described, {**good, **normalizer, "normalizer.std": -torch.ones(17)}),
         "not a number": with_metadata(described, {**good, "actor.1.weight": torch.full((12, 8), float("nan"))}),
         "wrong dtype": with_metadata(described, {**good, "actor.1.weight": torch.zeros(12, 8, dtype=torch.float64)}),
     }
@@ -130,6 +146,70 @@ def test_a_damaged_checkpoint_is_recognised(tmp_path: Path, damage: str) -> None
     path.write_bytes(bytes(content))
     with pytest.raises(state.DamagedCheckpoint, match=str(path)):
         state.load(path)
+
+
+def signed(header: dict[str, Any] | str, data: bytes) -> bytes:
+    """Return a checkpoint of a stranger, who can compute checksums too."""
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    body = len(text).to_bytes(8, "little") + text + data
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+META = {"__metadata__": {"seedbed": "{}"}}
+EIGHT = {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {**META, "x": {**EIGHT, "data_offsets": [0, 16]}},
+        {**META, "x": {**EIGHT, "shape": [2]}},
+        {**META, "x": {**EIGHT, "shape": [-1]}},
+        {**META, "x": {**EIGHT, "dtype": "F7"}},
+        {**META, "x": EIGHT, "y": EIGHT},
+        {**META, "x": []},
+        {**META, "x": {**EIGHT, "data_offsets": None}},
+        {"x": EIGHT},
+        {"__metadata__": {"seedbed": "[]"}, "x": EIGHT},
+        {"__metadata__": {"seedbed": "[" * 100_000}, "x": EIGHT},
+        META,
+        "[" * 100_000,
+        "[]",
+    ],
+)
+def test_a_strangers_checkpoint_is_refused_whatever_its_header_says(header: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(signed({**META, "x": EIGHT}, bytes(8)))
+    assert state.load(path).arrays["x"] == 0
+    path.write_bytes(signed(header, bytes(8)))
+    with pytest.raises(state.DamagedCheckpoint, match=str(path)):
+        state.load(path)
+
+
+def test_a_checkpoint_takes_no_more_memory_than_its_arrays_and_a_huge_file_none(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    state.save(path, TrainingState({"x": np.ones(1_000_000), "y": np.zeros(0)}, {}))
+    assert peak_bytes(path) < 1.2 * 8_000_000
+    with path.open("r+b") as file:
+        file.truncate(3_000_000_000)  # a hole: it takes no disk
+    assert peak_bytes(path) < 1_000_000
+    path.write_bytes(b"")
+    with path.open("r+b") as file:
+        file.truncate(3_000_000_000)
+    assert peak_bytes(path) < 1_000_000
+
+
+def peak_bytes(path: Path) -> int:
+    """Return the most memory that Python holds at a time while it loads a checkpoint, or refuses it."""
+    tracemalloc.start()
+    try:
+        state.load(path)
+    except state.DamagedCheckpoint:
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:

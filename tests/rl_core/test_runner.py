@@ -508,6 +508,17 @@ def test_an_evaluation_of_another_policy_does_not_outlive_it(tmp_path: Path) -> 
     assert not evaluation.exists()
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_bytes_of_a_learner_are_known_without_making_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = resolve(small(name, task="HalfCheetah-v5"), where="arm")
+    layout = Layout(obs_dim=17, action_dim=6, capacity=10, slack=0, privileged_dim=3)
+    learner = runner.build_learner(settings, layout, seed=0)
+    state = sum(tensor.nbytes for tensor in ALGORITHMS[name].state(learner).values())
+    assert runner.learner_bytes(settings, layout) == (state, sum(tensor.nbytes for tensor in learner.actor.values()))
+    monkeypatch.setattr(ALGORITHMS[name], "build", None)
+    assert runner.disk_bytes(settings) > 3 * state
+
+
 def test_too_little_disk_is_one_clear_error_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
