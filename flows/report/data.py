@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flows.experiment import Experiment
 from rl_core import envs
 from rl_core.config import RunSettings
+from rl_core.reading import parse_json
 
 Columns = dict[str, NDArray[np.float64]]
 State = Literal["finished", "failed", "interrupted", "running", "stale", "broken", "missing"]
@@ -150,7 +151,7 @@ def _number(cell: str, *, line: int, column: str) -> float:
 def parse_object(text: str) -> dict[str, object]:
     """Parse a JSON object; raises `UnreadableError` for anything else."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise UnreadableError(f"is not JSON ({error})") from None
     if not isinstance(value, dict):
@@ -307,9 +308,10 @@ def _policy_metadata(reader: _Reader, path: Path) -> dict[str, object]:
         length = int.from_bytes(content[:8], "little")
         if length > _MAX_HEADER_BYTES:
             return {}
-        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-        found = [json.loads(value) for value in metadata.values()]
-    except (OSError, ValueError, AttributeError):
+        header = parse_json(content[8 : 8 + length])
+        metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+        found = [parse_json(value) for value in metadata.values()]
+    except (OSError, ValueError, AttributeError, TypeError):
         return {}
     return next((value for value in found if isinstance(value, dict)), {})
 

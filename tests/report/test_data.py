@@ -115,3 +115,11 @@ def test_empty_and_infinite_cells_are_not_numbers() -> None:
     assert np.isnan(found["b"]).all()
     assert np.isnan(found["a"][0])
     assert found["a"][1] == 1000.0
+
+
+def test_absurdly_nested_files_are_left_out_and_named(folder: Folder) -> None:
+    deep = "[" * 100_000
+    (folder.experiment.run_dir("sac-speed", 0) / "summary.json").write_text(deep)
+    (folder.experiment.run_dir("sac-speed", 1) / "evaluation.json").write_text(deep)
+    excluded = [(one.arm, one.seed, one.reason) for one in data.read(folder.experiment).exclusions]
+    assert any(arm == "sac-speed" and seed == 0 and "nested too deeply" in reason for arm, seed, reason in excluded)
