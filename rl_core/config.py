@@ -91,7 +91,14 @@ class RunSettings:
     @property
     def reproducible(self) -> bool:
         """Whether the same seed gives the same bytes."""
-        return self.collection != "async" and self.device == "cpu"
+        return self.irreproducible_because is None
+
+    @property
+    def irreproducible_because(self) -> str | None:
+        """What it is that makes the same seed give other bytes, as the end of a sentence; None if it does not."""
+        if self.collection == "async":
+            return "collects asynchronously"
+        return None if self.device == "cpu" else "trains on a GPU"
 
     @property
     def first_update_at(self) -> int:

@@ -206,6 +206,7 @@ def test_the_device_is_the_cpu_unless_an_arm_says_otherwise_and_only_there_bytes
     fast = {"device": "cuda", "compile": True, "cuda_graph": True, "bf16": name not in ("sac", "td3")}
     settings = resolve({**ARM, "algorithm": name, **fast}, where="arm")
     assert {key: settings.to_dict()[key] for key in fast} == fast
+    assert settings.irreproducible_because == "trains on a GPU"
     assert not settings.reproducible
 
 
