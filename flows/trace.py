@@ -17,6 +17,7 @@ from rl_core.errors import SettingsError
 from rl_core.trace import FOOTER, HEADER, SEPARATOR, join, parts_folder
 
 TRACKS = ("learner", "collector")
+DEVICE = "gpu"  # works for the learner: it has a table, and no part in who waits for whom
 WAIT = "wait"
 OUTSIDE = "(outside spans)"
 HAND_OVER = "hand-over"  # both wait: a message is on its way
@@ -150,7 +151,7 @@ def _take_metadata(timeline: Timeline, tracks: dict[int, str], pid: int, key: st
     values = args if isinstance(args, dict) else {}
     if key == "process_name":
         track = values.get("name")
-        if track not in TRACKS or track in tracks.values() or pid in tracks:
+        if track not in (*TRACKS, DEVICE) or track in tracks.values() or pid in tracks:
             raise _Damaged("names an unknown process")
         tracks[pid] = track
         timeline.tracks[track] = []

@@ -35,7 +35,8 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
     """
     settings = experiment.settings(arm, seed)
     if not settings.reproducible:
-        raise SettingsError(f"{arm} collects asynchronously: its bytes depend on timing, there is nothing to verify")
+        reason = settings.irreproducible_because
+        raise SettingsError(f"{arm} {reason}: a rerun gives other bytes, there is nothing to verify")
     recorded = experiment.run_dir(arm, seed)
     if not (recorded / "policy.safetensors").is_file():
         raise TrainingError(f"{recorded}: no finished run to compare with; run the sweep first")

@@ -11,7 +11,7 @@ from rl_core.config import RunSettings
 from rl_core.envs.task import Mirror, Reflection
 from rl_core.networks import Params
 from rl_core.normalization import OBS_MEAN, OBS_STD, ObservationNormalizer, RewardScaler
-from rl_core.replay import Batch, Layout, ReplayRing
+from rl_core.replay import Batch, Layout, ReplayRing, Rows
 from rl_core.trace import span
 
 AnyArray = npt.NDArray[np.generic]
@@ -26,17 +26,27 @@ class Batches:
         settings: of the run.
         ring: where the rows are.
         mirror: the task's symmetry; needed if the settings ask for it.
-        generator: decides which rows are drawn.
+        generator: decides which rows are drawn; batches are made on its device.
+        source: where rows are drawn from, on that device; by default the ring.
     """
 
     def __init__(
-        self, settings: RunSettings, ring: ReplayRing, *, mirror: Mirror | None, generator: torch.Generator
+        self,
+        settings: RunSettings,
+        ring: ReplayRing,
+        *,
+        mirror: Mirror | None,
+        generator: torch.Generator,
+        source: Rows | None = None,
     ) -> None:
-        layout = ring.layout
+        layout, device = ring.layout, generator.device
         self.generator = generator
         self._settings, self._ring = settings, ring
-        self._reflect = _row_reflection(layout, mirror) if settings.symmetry and mirror else None
-        self._observations = ObservationNormalizer(layout.critic_obs_dim) if settings.normalize_observations else None
+        self._source: Rows = ring if source is None else source
+        self._reflect = _row_reflection(layout, mirror, device) if settings.symmetry and mirror else None
+        self._observations = (
+            ObservationNormalizer(layout.critic_obs_dim, device) if settings.normalize_observations else None
+        )
         self._rewards = (
             RewardScaler(settings.num_envs, gamma=settings.learner.gamma, limit=settings.largest_value)
             if settings.normalize_rewards
@@ -61,7 +71,7 @@ class Batches:
         size = self._settings.batch_size // 2 if self._reflect is not None else self._settings.batch_size
         for portion in _portions(count, max(1, _ROWS_PER_GATHER // size)):
             with span("sample"):
-                rows = self._ring.sample(stop, portion * size, self.generator)
+                rows = self._source.sample(stop, portion * size, self.generator)
             for part in torch.split(rows, size):
                 with span("prepare"):
                     batch = self._ring.unpack(self._prepared(part))
@@ -99,7 +109,7 @@ class Batches:
         return rows
 
 
-def _row_reflection(layout: Layout, mirror: Mirror) -> tuple[Tensor, Tensor]:
+def _row_reflection(layout: Layout, mirror: Mirror, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the signed permutation that mirrors a whole row; reward and flags stay as they are."""
     observation = [(mirror.observation, layout.obs_dim), (mirror.privileged, layout.privileged_dim)]
     flags = Reflection((1, 1, 1))
@@ -113,7 +123,7 @@ def _row_reflection(layout: Layout, mirror: Mirror) -> tuple[Tensor, Tensor]:
         start = len(permutation)
         permutation += [start + place for place in order]
         signs += reflection.signs
-    return torch.tensor(permutation), torch.tensor(signs, dtype=torch.float32)
+    return torch.tensor(permutation, device=device), torch.tensor(signs, dtype=torch.float32, device=device)
 
 
 def _portions(total: int, largest: int) -> Iterator[int]:

@@ -15,7 +15,8 @@ class Clock:
     def __init__(self) -> None:
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.resumes = 0
-        self._spans = {"startup_s": 0.0, "learner_wait_s": 0.0, "evaluation_s": 0.0, "checkpoint_s": 0.0}
+        names = ("startup_s", "learner_wait_s", "evaluation_s", "checkpoint_s", "mirror_copy_s")
+        self._spans = dict.fromkeys(names, 0.0)
         self._earlier_s = 0.0
         self._start = time.perf_counter()
 
@@ -30,7 +31,11 @@ class Clock:
         try:
             yield
         finally:
-            self._spans[name] += time.perf_counter() - start
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds to the span `name`."""
+        self._spans[name] += seconds
 
     def read(self) -> dict[str, float]:
         """Return wall_s, active_s and every span, in seconds, to the millisecond."""

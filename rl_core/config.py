@@ -49,6 +49,10 @@ class RunSettings:
     eval_episodes: int = 10  # episodes per evaluation
     log_interval: int = 1_000  # env steps between two rows of progress.csv
     checkpoint_interval: int = 10_000  # env steps between two resumable checkpoints
+    device: str = "cpu"  # where the learner computes; never derived from the machine
+    compile: bool = False  # cuda alone: torch compiles the update
+    cuda_graph: bool = False  # cuda alone: the update is captured once and replayed
+    bf16: bool = False  # cuda alone: the networks' products in bfloat16, where the algorithm allows it
     learner_threads: int = 1  # torch threads of the learner; never derived from the machine
     collector_threads: int = 1  # threads that step the simulations; results do not depend on it
     hang_timeout_s: float = 60.0  # the run fails if the collector takes longer for one vector step
@@ -87,7 +91,14 @@ class RunSettings:
     @property
     def reproducible(self) -> bool:
         """Whether the same seed gives the same bytes."""
-        return self.collection != "async"
+        return self.irreproducible_because is None
+
+    @property
+    def irreproducible_because(self) -> str | None:
+        """What it is that makes the same seed give other bytes, as the end of a sentence; None if it does not."""
+        if self.collection == "async":
+            return "collects asynchronously"
+        return None if self.device == "cpu" else "trains on a GPU"
 
     @property
     def first_update_at(self) -> int:
@@ -106,7 +117,12 @@ class RunSettings:
 _RUN_FIELDS = tuple(
     f.name for f in fields(RunSettings) if f.name not in (*TASK_KEYS, *REWARD_KEYS, "weights", "algorithm", "learner")
 )
-_CHOICES = {"collection": ("pipelined", "lockstep", "async"), "warmup": ("uniform", "policy")}
+_CHOICES = {
+    "collection": ("pipelined", "lockstep", "async"),
+    "warmup": ("uniform", "policy"),
+    "device": ("cpu", "cuda"),
+}
+_CUDA_ALONE = ("compile", "cuda_graph", "bf16")
 
 LARGEST_WEIGHT = 1e20  # beyond it a float32 reward overflows sooner or later
 
@@ -299,6 +315,7 @@ def _choice(value: object, known: tuple[str, ...], where: str) -> str:
 
 def _check_together(settings: RunSettings, task: type[Task], arm: Mapping[str, object], where: str) -> None:
     _check_options(settings, task, where)
+    _check_device(settings, where)
     batch, starts, capacity = (
         _with_source(name, value, settings, arm)
         for name, value in (
@@ -362,3 +379,12 @@ def _check_support(learner: CategoricalSettings, settings: RunSettings, where: s
         raise SettingsError(
             f"{where}: normalize_rewards needs a support on both sides of 0, got v_min {low:g} and v_max {high:g}"
         )
+
+
+def _check_device(settings: RunSettings, where: str) -> None:
+    asked = next((name for name in _CUDA_ALONE if getattr(settings, name)), None)
+    if asked is not None and settings.device != "cuda":
+        raise SettingsError(f"{where}.{asked}: needs `device: cuda`, got {shown(settings.device)}")
+    if settings.bf16 and not PRESETS[settings.algorithm].bf16:
+        allowed = ", ".join(sorted(name for name, preset in PRESETS.items() if preset.bf16))
+        raise SettingsError(f"{where}.bf16: {settings.algorithm} computes in float32 alone; bf16 is for {allowed}")

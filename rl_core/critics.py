@@ -55,7 +55,9 @@ def project_categorical(targets: Tensor, probabilities: Tensor, atoms: Tensor) -
 
 
 def expectation(probabilities: Tensor, atoms: Tensor) -> Tensor:
-    """Return the mean of each distribution, (..., atoms) -> (...)."""
+    """Return the mean of each distribution, (..., atoms) -> (...), in full precision also under autocast."""
+    if torch.is_autocast_enabled(probabilities.device.type):
+        return (probabilities * atoms).sum(-1)
     return probabilities @ atoms
 
 

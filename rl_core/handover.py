@@ -63,9 +63,13 @@ class WeightBoard:
         self._slots = torch.from_numpy(words_map[_HEADER_WORDS:].reshape(versions_kept, size))
 
     def publish(self, version: int, params: Params) -> None:
-        """Write the parameters as version `version`."""
-        with torch.no_grad():
-            torch.cat([params[name].reshape(-1) for name in self._shapes], out=self._slots[version % len(self._slots)])
+        """Write the parameters as version `version`; from a GPU by one transfer."""
+        slot = self._slots[version % len(self._slots)]
+        parts = [params[name].detach().reshape(-1) for name in self._shapes]
+        if parts[0].device == slot.device:
+            torch.cat(parts, out=slot)
+        else:
+            slot.copy_(torch.cat(parts))
 
     def read(self, version: int) -> Params:
         """Return a copy of version `version`."""

@@ -44,16 +44,20 @@ def init_mlp(sizes: Sequence[int], *, layer_norm: bool = False, generator: torch
 
 
 def mlp(params: Mapping[str, Tensor], x: Tensor, prefix: str = "", *, activation: Activation = torch.relu) -> Tensor:
-    """Return the perceptron's output for `x`, (..., sizes[0]) -> (..., sizes[-1]); `activation` between the layers."""
+    """Return the perceptron's output for `x`, (..., sizes[0]) -> (..., sizes[-1]); `activation` between the layers.
+
+    The output has the parameters' dtype, also where autocast makes the products bfloat16.
+    """
     i = 0
     while True:
-        x = F.linear(x, params[f"{prefix}{i}.weight"], params[f"{prefix}{i}.bias"])
+        bias = params[f"{prefix}{i}.bias"]
+        x = F.linear(x, params[f"{prefix}{i}.weight"], bias)
         scale = params.get(f"{prefix}{i}.scale")
         if scale is not None:
             x = F.layer_norm(x, scale.shape, scale, params[f"{prefix}{i}.shift"])
         i += 1
         if f"{prefix}{i}.weight" not in params:
-            return x
+            return x.to(bias.dtype)
         x = activation(x)
 
 
@@ -79,6 +83,11 @@ def gaussian_head(output: Tensor, log_std_min: float = -5.0, log_std_max: float 
     """
     mean, x = output.chunk(2, dim=-1)
     return mean, log_std_min + 0.5 * (log_std_max - log_std_min) * (1 + torch.tanh(x))
+
+
+def standard_normal(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return standard normal noise on the generator's device."""
+    return torch.randn(shape, generator=generator, device=generator.device)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

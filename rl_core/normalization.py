@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.device import CPU, moved
 from rl_core.networks import Params
 
 Array = npt.NDArray[np.float64]
@@ -58,11 +59,15 @@ class RunningMoments:
 
 
 class ObservationNormalizer:
-    """x' = (x − mean) / (σ + 0.01) with the statistics of every observation that an action was chosen for."""
+    """x' = (x − mean) / (σ + 0.01) with the statistics of every observation that an action was chosen for.
 
-    def __init__(self, obs_dim: int) -> None:
+    They are computed on the CPU, from the ring's rows, and published on the learner's device.
+    """
+
+    def __init__(self, obs_dim: int, device: torch.device = CPU) -> None:
         self.moments = RunningMoments(obs_dim)
-        self.published: Params = {OBS_MEAN: torch.zeros(obs_dim), OBS_STD: torch.ones(obs_dim)}
+        self.published: Params = moved({OBS_MEAN: torch.zeros(obs_dim), OBS_STD: torch.ones(obs_dim)}, device)
+        self._device = device
 
     def update(self, obs: npt.NDArray[np.float32]) -> None:
         """Add observations, (n, obs_dim), and publish the statistics with them included."""
@@ -81,8 +86,8 @@ class ObservationNormalizer:
 
     def _publish(self) -> None:
         std = np.sqrt(self.moments.variance) + _STD_FLOOR
-        self.published[OBS_MEAN] = torch.from_numpy(self.moments.mean.astype(np.float32))
-        self.published[OBS_STD] = torch.from_numpy(std.astype(np.float32))
+        mean = torch.from_numpy(self.moments.mean.astype(np.float32))
+        self.published = moved({OBS_MEAN: mean, OBS_STD: torch.from_numpy(std.astype(np.float32))}, self._device)
 
 
 def normalized(published: Mapping[str, Tensor], obs: Tensor) -> Tensor:

@@ -19,17 +19,27 @@ class Adam:
     With a weight decay it is AdamW (Loshchilov & Hutter 2019, algorithm 2): θ ← θ − lr·decay·θ beside Adam's step.
     The kernel is called directly: `torch.optim.Adam` around it adds a tenth to the time of a small update, loads
     torch's compiler (a second at every start) and leaves a folder of the compiler's in the temporary directory.
+
+    On a GPU the learning rate is a tensor there: a step that a CUDA graph has captured reads the rate set since.
     """
 
     def __init__(
         self, params: Params, learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0
     ) -> None:
-        self.learning_rate = learning_rate
+        device = next(iter(params.values())).device
+        self.learning_rate = torch.tensor(learning_rate, device=device) if device.type == "cuda" else learning_rate
         self._params = params
         self._betas, self._weight_decay = (beta1, beta2), weight_decay
-        self._steps = {name: torch.zeros(()) for name in params}
+        self._steps = {name: torch.zeros((), device=device) for name in params}
         self._exp_avg = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
         self._exp_avg_sq = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Take the steps to come with this rate."""
+        if isinstance(self.learning_rate, Tensor):
+            self.learning_rate.fill_(rate)
+        else:
+            self.learning_rate = rate
 
     def step(self, loss: Tensor) -> None:
         """Move the parameters one step down the gradient of `loss`; no other tensor's gradient is computed."""

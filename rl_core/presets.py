@@ -118,6 +118,7 @@ class Preset:
 
     settings: type[AlgorithmSettings]
     run: Mapping[str, object | Callable[[RunDefaults], object]] = field(default_factory=dict)
+    bf16: bool = False  # whether its networks' products may be bfloat16: critics that classify bear it
 
 
 def _td3_learning_starts(run: RunDefaults) -> int:
@@ -147,6 +148,7 @@ PRESETS: Mapping[str, Preset] = {
             "warmup": "policy",
             "normalize_observations": True,
         },
+        bf16=True,
     ),
     "fast_td3": Preset(
         FastTd3Settings,
@@ -159,6 +161,7 @@ PRESETS: Mapping[str, Preset] = {
             "warmup": "policy",
             "normalize_observations": True,
         },
+        bf16=True,
     ),
     "flash_sac": Preset(
         FlashSacSettings,
@@ -167,5 +170,6 @@ PRESETS: Mapping[str, Preset] = {
             "updates_per_vector_step": _one_or_many(1, 2),
             "normalize_rewards": True,
         },
+        bf16=True,
     ),
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core import evaluation
+from rl_core.device import CPU
 from rl_core.envs.task import Task
 from rl_core.metrics import Array, CsvFile, EpisodeWindow
 from rl_core.state import AnyArray
@@ -21,9 +22,10 @@ Row = dict[str, float | None]
 
 
 class LossMeans:
-    """Means of what the updates report between two log rows. Sums stay tensors until they are read."""
+    """Means of what the updates report between two log rows. Sums stay on the updates' device until they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = CPU) -> None:
+        self._device = device
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
@@ -31,28 +33,37 @@ class LossMeans:
         """Add one update's scalars."""
         for name, value in info.items():
             if name not in self._sums:
-                self._sums[name], self._counts[name] = torch.zeros((), dtype=torch.float64), 0
+                self._sums[name], self._counts[name] = self._scalar(0), 0
             self._sums[name] += value
             self._counts[name] += 1
 
     def not_finite(self) -> str | None:
         """Return the name of a loss that is not finite, or None."""
-        return next((name for name, total in self._sums.items() if not math.isfinite(float(total))), None)
+        return next((name for name, total in self._read().items() if not math.isfinite(total)), None)
 
     def take(self) -> dict[str, float]:
         """Return the means and start anew."""
-        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        means = {name: total / self._counts[name] for name, total in self._read().items()}
         self._sums, self._counts = {}, {}
         return means
 
     def state(self) -> dict[str, list[float]]:
         """Return sums and counts; float64 survives JSON bit for bit."""
-        return {name: [float(total), self._counts[name]] for name, total in self._sums.items()}
+        return {name: [total, self._counts[name]] for name, total in self._read().items()}
 
     def restore(self, state: Mapping[str, Sequence[float]]) -> None:
         """Continue from what `state` returned."""
-        self._sums = {name: torch.tensor(total, dtype=torch.float64) for name, (total, _) in state.items()}
+        self._sums = {name: self._scalar(total) for name, (total, _) in state.items()}
         self._counts = {name: int(count) for name, (_, count) in state.items()}
+
+    def _scalar(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float64, device=self._device)
+
+    def _read(self) -> dict[str, float]:
+        """Return the sums; one transfer, and one wait for the device, for all."""
+        if not self._sums:
+            return {}
+        return dict(zip(self._sums, torch.stack(list(self._sums.values())).tolist(), strict=True))
 
 
 class Recorder:
@@ -63,11 +74,19 @@ class Recorder:
         task: names the terms and yardsticks.
         losses: names of what the algorithm's updates report.
         lengths: table name -> bytes to keep, when a run is resumed.
+        device: where the updates' losses are.
     """
 
-    def __init__(self, folder: Path, task: type[Task], losses: Sequence[str], lengths: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        task: type[Task],
+        losses: Sequence[str],
+        lengths: Mapping[str, int],
+        device: torch.device = CPU,
+    ) -> None:
         self.window = EpisodeWindow(tuple(task.terms))
-        self.losses = LossMeans()
+        self.losses = LossMeans(device)
         self.best_return: float | None = None
         self.evaluation_returns: list[float] = []
         self.write_read_ratio: float | None = None  # transitions collected per transition drawn, exponential average

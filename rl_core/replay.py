@@ -12,6 +12,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,16 @@ class Layout:
         return self.slots * self.width * _FLOAT32_BYTES
 
 
+class Rows(Protocol):
+    """Where a learner draws its rows from: the ring itself, or what a device holds of it."""
+
+    def sample(self, counter: int, count: int, generator: torch.Generator) -> Tensor:
+        """Draw `count` rows uniformly, with replacement, from the newest `capacity` rows before `counter`.
+
+        Returns: copies of the packed rows, (count, width) float32, on the generator's device.
+        """
+
+
 class ReplayRing:
     """The ring in the file `path`; both processes open the same file.
 
@@ -120,6 +131,13 @@ class ReplayRing:
         window = min(counter, self.layout.capacity)
         index = torch.randint(counter - window, counter, (count,), generator=generator)
         return self._tensor.index_select(0, index.remainder_(self.layout.slots))
+
+    def read(self, start: int, stop: int, out: Tensor) -> None:
+        """Copy rows start … stop − 1, which must still be in the ring, to `out`, (stop − start, width)."""
+        place = start % self.layout.slots
+        first = min(stop - start, self.layout.slots - place)
+        out[:first] = self._tensor[place : place + first]
+        out[first:] = self._tensor[: len(out) - first]
 
     def newest(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """Return a copy of rows start … stop − 1, oldest first; at most the newest `capacity` of them.

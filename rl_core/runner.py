@@ -24,13 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_core import artifacts, checkpoints, envs, evaluation
+from rl_core import acceleration, artifacts, checkpoints, envs, evaluation
 from rl_core import policy as policies
 from rl_core import state as states
 from rl_core.algorithms import ALGORITHMS
 from rl_core.batches import Batches
 from rl_core.clock import Clock
 from rl_core.config import RunSettings
+from rl_core.device import CPU, device_name, on_cpu, open_device
+from rl_core.device_replay import DeviceReplay
 from rl_core.envs.simulation import dimensions
 from rl_core.envs.task import Task
 from rl_core.errors import Interrupted, TrainingError
@@ -90,14 +92,15 @@ def train(
     Returns: the content of summary.json.
 
     Raises:
-        TrainingError: the collector failed, a number is not finite, or the disk is full.
+        TrainingError: there is no such device, the collector failed, a number is not finite, or the disk is full.
         Interrupted: SIGINT or SIGTERM arrived; a resumable checkpoint stands.
     """
     torch.set_num_threads(settings.learner_threads)
     state_dir.mkdir(parents=True, exist_ok=True)
     status = artifacts.Status(state_dir / "status.json", settings)
     try:
-        with session(trace) as part, stop_signals() as stop:
+        device = open_device(settings.device)
+        with session(trace, acceleration.events_of(device)) as part, stop_signals() as stop:
             remove_unfinished(state_dir)
             resumed = None if fresh else _latest(settings, seed, state_dir, key)
             if resumed is None:
@@ -105,7 +108,17 @@ def train(
             done = resumed.info["turn"]["env_steps"] if resumed else 0
             status.write("running", env_steps=done)
             scalars = Scalars(tensorboard, env_steps=done)
-            run = _Run(settings, seed, state_dir, key=key, quiet=quiet, resumed=resumed, trace=part, scalars=scalars)
+            run = _Run(
+                settings,
+                seed,
+                state_dir,
+                device=device,
+                key=key,
+                quiet=quiet,
+                resumed=resumed,
+                trace=part,
+                scalars=scalars,
+            )
             with scalars, closing(run):
                 summary = run.to_the_end(stop, status)
             write_json(state_dir / "work" / "timing.json", run.timing(provenance))
@@ -157,13 +170,14 @@ def _shapes(settings: RunSettings, layout: Layout) -> Shapes:
     )
 
 
-def build_learner(settings: RunSettings, layout: Layout, seed: int) -> Any:
-    """Return the run's learner at its start."""
+def build_learner(settings: RunSettings, layout: Layout, seed: int, device: torch.device = CPU) -> Any:
+    """Return the run's learner at its start, on `device`."""
     return ALGORITHMS[settings.algorithm].build(
         settings.learner,
         _shapes(settings, layout),
         network_seed=torch_seed(seed, "network"),
         noise_seed=torch_seed(seed, "sampling", 0),
+        device=device,
     )
 
 
@@ -215,6 +229,7 @@ class _Run:
         seed: int,
         folder: Path,
         *,
+        device: torch.device,
         key: str,
         quiet: bool | None,
         resumed: TrainingState | None,
@@ -224,13 +239,15 @@ class _Run:
         self._settings, self._seed, self._folder, self._key, self._resumed = settings, seed, folder, key, resumed
         self._task = envs.task(settings.task)(**settings.task_settings)
         self._algorithm = ALGORITHMS[settings.algorithm]
+        self._update = acceleration.update_of(self._algorithm, settings)
+        self._device = device
         self._turn = _Turn()
         self._warned = False
         self._scalars = scalars
         self._clock = Clock()
         self._budget = settings.vector_steps * settings.num_envs
         layout = ring_layout(settings, self._task)
-        self._learner = build_learner(settings, layout, seed)
+        self._learner = build_learner(settings, layout, seed, device)
         work = folder / "work"
         (work / artifacts.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
         if resumed is None:
@@ -242,13 +259,14 @@ class _Run:
             settings,
             self._ring,
             mirror=self._task.mirror,
-            generator=torch.Generator().manual_seed(torch_seed(seed, "sampling", 1)),
+            generator=torch.Generator(device).manual_seed(torch_seed(seed, "sampling", 1)),
+            source=self._ring if device == CPU else DeviceReplay(self._ring, device, clock=self._clock),
         )
         lengths = resumed.info["recorder"]["lengths"] if resumed else {}
         with ExitStack() as opened:
             self._display = opened.enter_context(closing(Display(settings, quiet=quiet)))
             self._recorder = opened.enter_context(
-                closing(Recorder(work, type(self._task), self._algorithm.LOSSES, lengths))
+                closing(Recorder(work, type(self._task), self._algorithm.LOSSES, lengths, device))
             )
             self._link = opened.enter_context(
                 closing(CollectorLink(settings, seed, layout=layout, folder=folder, weights=self._weights, trace=trace))
@@ -351,7 +369,7 @@ class _Run:
         with span("statistics"):
             self._batches.learn_statistics(turn.previous_env_steps, turn.env_steps)
         for batch in self._batches.draw(updates, turn.env_steps):
-            self._recorder.losses.add(self._algorithm.update(self._learner, batch))
+            self._recorder.losses.add(self._update(self._learner, batch))
         turn.block += 1
         self._require_finite()
         return updates
@@ -379,7 +397,7 @@ class _Run:
         if name is None:
             return
         dump = self._folder / "not-finite.seedbed"
-        arrays = {n: t.detach().numpy() for n, t in self._algorithm.state(self._learner).items()}
+        arrays = {n: t.numpy() for n, t in on_cpu(self._algorithm.state(self._learner)).items()}
         states.save(dump, TrainingState(arrays, {"iteration": self._turn.block, "updates": self._learner.updates}))
         broken = next((n for n, array in arrays.items() if not np.isfinite(array).all()), "none yet")
         raise TrainingError(
@@ -428,7 +446,7 @@ class _Run:
 
     def _evaluate(self) -> None:
         settings, env_steps = self._settings, self._turn.env_steps
-        policy = Policy(self._algorithm.HEAD, self._weights, self._task, settings.weights, {})
+        policy = Policy(self._algorithm.HEAD, on_cpu(self._weights), self._task, settings.weights, {})
         with span("evaluate"), self._clock.span("evaluation_s"):
             result = evaluation.rollout(
                 policy,
@@ -464,7 +482,7 @@ class _Run:
     def state(self) -> TrainingState:
         """Return everything the run needs to go on, apart from the ring's rows."""
         recorded, recorder_info = self._recorder.state()
-        arrays = {f"learner.{n}": t.detach().numpy() for n, t in self._algorithm.state(self._learner).items()}
+        arrays = {f"learner.{n}": t.numpy() for n, t in on_cpu(self._algorithm.state(self._learner)).items()}
         arrays |= {f"collector.{name}": array for name, array in self._link.state().items()}
         arrays |= {f"recorder.{name}": array for name, array in recorded.items()}
         arrays |= {f"statistics.{name}": array for name, array in self._batches.state().items()}
@@ -493,7 +511,7 @@ class _Run:
             "seed": self._seed,
             "env_steps": self._turn.env_steps,
         }
-        content = policies.to_bytes(self._weights, metadata)
+        content = policies.to_bytes(on_cpu(self._weights), metadata)
         write_atomic(self._folder / "work" / name, content)
         return hashlib.sha256(content).hexdigest()
 
@@ -519,7 +537,7 @@ class _Run:
             "env_steps_per_s": round(self._turn.env_steps / times["active_s"], 1),
             "updates_per_s": round(self._learner.updates / times["active_s"], 1),
             "peak_memory_mb": artifacts.peak_memory_mb(),
-            "device": "cpu",
+            "device": device_name(self._device),
             "learner_threads": self._settings.learner_threads,
             "collector_threads": self._settings.collector_threads,
             **artifacts.machine(),

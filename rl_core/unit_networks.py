@@ -69,7 +69,7 @@ def unit_net(
     training: bool,
     momentum: float = 0.0,
 ) -> list[Tensor]:
-    """Return the heads' outputs, (batch, size) each.
+    """Return the heads' outputs, (batch, size) each, in the parameters' dtype also under autocast.
 
     Args:
         params: the tensors, with names that begin with `prefix`.
@@ -95,8 +95,9 @@ def unit_net(
         x = x + torch.relu(norm(F.linear(wide, params[f"{block}.narrow.weight"]), f"{block}.narrow"))
         i += 1
     out = params[f"{prefix}out.scale"]
-    x = F.rms_norm(x, out.shape, out, RMS_EPS)
-    return [F.linear(x, params[f"{prefix}{head}.weight"], params[f"{prefix}{head}.bias"]) for head in heads]
+    x = F.rms_norm(x.to(out.dtype), out.shape, out, RMS_EPS)
+    outputs = (F.linear(x, params[f"{prefix}{head}.weight"], params[f"{prefix}{head}.bias"]) for head in heads)
+    return [output.to(out.dtype) for output in outputs]
 
 
 def trainable(params: Mapping[str, _Leaf]) -> dict[str, _Leaf]:

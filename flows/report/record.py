@@ -195,9 +195,10 @@ def provenance(data: Data) -> Provenance:
 
 
 def _not_reproducible(data: Data) -> Iterator[str]:
-    arms = [arm for arm, settings in data.arms.items() if not settings.reproducible]
+    reasons = {arm: settings.irreproducible_because for arm, settings in data.arms.items()}
+    arms = [f"{arm} {reason}" for arm, reason in reasons.items() if reason is not None]
     if arms:
-        yield f"Not reproducible: {', '.join(arms)} collected asynchronously, so a rerun gives other numbers."
+        yield f"Not reproducible, a rerun gives other numbers: {', '.join(arms)}."
 
 
 def _warnings(texts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

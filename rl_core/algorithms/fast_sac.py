@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own customary name
 
 from rl_core.critics import cross_entropy, edge_mass, expectation, project_categorical, support, twin
+from rl_core.device import CPU, moved
 from rl_core.exploration import Exploration, WhiteNoise
 from rl_core.networks import (
     Params,
@@ -27,6 +28,7 @@ from rl_core.networks import (
     polyak_,
     require_grad,
     squashed_sample,
+    standard_normal,
     twin_shapes,
 )
 from rl_core.optimizer import Adam
@@ -59,8 +61,13 @@ class FastSac:
     updates: int = 0
 
 
-def build(settings: FastSacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> FastSac:
-    """Return a learner at its start; networks and noise come from their own seeds. The policy's head starts at 0."""
+def build(
+    settings: FastSacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int, device: torch.device = CPU
+) -> FastSac:
+    """Return a learner at its start; networks and noise come from their own seeds. The policy's head starts at 0.
+
+    Networks are made on the CPU, so that they start alike on every device.
+    """
     init = torch.Generator().manual_seed(network_seed)
     actor_sizes, critic_sizes = _sizes(settings, shapes)
     actor = init_mlp(actor_sizes, layer_norm=True, generator=init)
@@ -68,12 +75,13 @@ def build(settings: FastSacSettings, shapes: Shapes, *, network_seed: int, noise
     actor[f"{last}.weight"].zero_()
     actor[f"{last}.bias"].zero_()
     critic = init_twin(critic_sizes, layer_norm=True, generator=init)
-    log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
+    log_alpha = moved({"log_alpha": torch.tensor(math.log(settings.initial_alpha))}, device)
+    actor, critic = moved(actor, device), moved(critic, device)
     require_grad(actor, critic, log_alpha)
     return FastSac(
         settings=settings,
         target_entropy=0.0 if settings.target_entropy is None else settings.target_entropy,
-        atoms=support(settings.v_min, settings.v_max, settings.atoms),
+        atoms=support(settings.v_min, settings.v_max, settings.atoms).to(device),
         actor=actor,
         critic=critic,
         target_critic=copy_of(critic),
@@ -81,7 +89,7 @@ def build(settings: FastSacSettings, shapes: Shapes, *, network_seed: int, noise
         actor_optimizer=_adamw(actor, settings),
         critic_optimizer=_adamw(critic, settings),
         alpha_optimizer=Adam(log_alpha, settings.learning_rate, beta2=settings.beta2),
-        generator=torch.Generator().manual_seed(noise_seed),
+        generator=torch.Generator(device).manual_seed(noise_seed),
     )
 
 
@@ -115,12 +123,22 @@ def act(_settings: FastSacSettings, actor: Params, obs: Tensor, noise: Tensor) -
 
 def update(fast: FastSac, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
+    return step(fast, batch, actor=begin(fast))
+
+
+def begin(fast: FastSac) -> bool:
+    """Count an update; return whether it moves the actor. `step` computes with tensors alone."""
+    fast.updates += 1
+    return fast.updates % fast.settings.policy_delay == 0
+
+
+def step(fast: FastSac, batch: Batch, *, actor: bool) -> dict[str, Tensor]:
+    """Do what `update` does once it has been counted."""
     s = fast.settings
     alpha = fast.log_alpha["log_alpha"].detach().exp()
     with span("critic"):
         info = _update_critic(fast, batch, alpha)
-    fast.updates += 1
-    if fast.updates % s.policy_delay == 0:
+    if actor:
         with span("actor"):
             info |= _update_actor_and_alpha(fast, batch, alpha)
     with span("target"):
@@ -159,7 +177,7 @@ def _update_actor_and_alpha(fast: FastSac, batch: Batch, alpha: Tensor) -> dict[
 
 def _policy(fast: FastSac, obs: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_std = _distribution(fast.actor, obs)
-    return squashed_sample(mean, log_std, torch.randn(mean.shape, generator=fast.generator))
+    return squashed_sample(mean, log_std, standard_normal(mean.shape, fast.generator))
 
 
 def _distribution(actor: Params, obs: Tensor) -> tuple[Tensor, Tensor]:

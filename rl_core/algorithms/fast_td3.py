@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_core.critics import cross_entropy, edge_mass, expectation, project_categorical, support, twin
+from rl_core.device import CPU, moved
 from rl_core.exploration import Exploration, ScaledNoise
 from rl_core.networks import (
     Params,
@@ -24,6 +25,7 @@ from rl_core.networks import (
     named,
     polyak_,
     require_grad,
+    standard_normal,
     twin_shapes,
 )
 from rl_core.optimizer import Adam
@@ -54,8 +56,13 @@ class FastTd3:
     updates: int = 0
 
 
-def build(settings: FastTd3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> FastTd3:
-    """Return a learner at its start; networks and noise come from their own seeds."""
+def build(
+    settings: FastTd3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int, device: torch.device = CPU
+) -> FastTd3:
+    """Return a learner at its start; networks and noise come from their own seeds.
+
+    Networks are made on the CPU, so that they start alike on every device.
+    """
     init = torch.Generator().manual_seed(network_seed)
     actor_sizes, critic_sizes = _sizes(settings, shapes)
     actor = init_mlp(actor_sizes, generator=init)
@@ -63,17 +70,18 @@ def build(settings: FastTd3Settings, shapes: Shapes, *, network_seed: int, noise
     actor[f"{last}.weight"].normal_(0, LAST_LAYER_STD, generator=init)
     actor[f"{last}.bias"].zero_()
     critic = init_twin(critic_sizes, layer_norm=False, generator=init)
+    actor, critic = moved(actor, device), moved(critic, device)
     require_grad(actor, critic)
     return FastTd3(
         settings=settings,
-        atoms=support(settings.v_min, settings.v_max, settings.atoms),
+        atoms=support(settings.v_min, settings.v_max, settings.atoms).to(device),
         actor=actor,
         target_actor=copy_of(actor),
         critic=critic,
         target_critic=copy_of(critic),
         actor_optimizer=_adamw(actor, settings),
         critic_optimizer=_adamw(critic, settings),
-        generator=torch.Generator().manual_seed(noise_seed),
+        generator=torch.Generator(device).manual_seed(noise_seed),
     )
 
 
@@ -105,11 +113,21 @@ def act(_settings: FastTd3Settings, actor: Params, obs: Tensor, noise: Tensor) -
 
 def update(fast: FastTd3, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
+    return step(fast, batch, actor=begin(fast))
+
+
+def begin(fast: FastTd3) -> bool:
+    """Count an update; return whether it moves the actor. `step` computes with tensors alone."""
+    fast.updates += 1
+    return fast.updates % fast.settings.policy_delay == 0
+
+
+def step(fast: FastTd3, batch: Batch, *, actor: bool) -> dict[str, Tensor]:
+    """Do what `update` does once it has been counted."""
     s = fast.settings
     with span("critic"):
         info = _update_critic(fast, batch)
-    fast.updates += 1
-    if fast.updates % s.policy_delay == 0:
+    if actor:
         with span("actor"):
             info |= _update_actor(fast, batch)
     with span("target"):
@@ -121,7 +139,7 @@ def update(fast: FastTd3, batch: Batch) -> dict[str, Tensor]:
 def _update_critic(fast: FastTd3, batch: Batch) -> dict[str, Tensor]:
     s = fast.settings
     with torch.no_grad():
-        noise = s.target_noise * torch.randn(batch.action.shape, generator=fast.generator)
+        noise = s.target_noise * standard_normal(batch.action.shape, fast.generator)
         noise.clamp_(-s.target_noise_clip, s.target_noise_clip)
         next_action = (torch.tanh(mlp(fast.target_actor, batch.next_obs)) + noise).clamp(-1, 1)
         p1, p2 = (logits.softmax(-1) for logits in twin(fast.target_critic, batch.next_critic_obs, next_action))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_core.critics import cross_entropy, edge_mass, expectation, project_categorical, support
+from rl_core.device import CPU, moved
 from rl_core.exploration import Exploration, HeldNoise
 from rl_core.networks import (
     Params,
@@ -22,6 +23,7 @@ from rl_core.networks import (
     polyak_,
     require_grad,
     squashed_sample,
+    standard_normal,
     twin_shapes,
 )
 from rl_core.optimizer import Adam, cosine
@@ -57,8 +59,13 @@ class FlashSac:
     updates: int = 0
 
 
-def build(settings: FlashSacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> FlashSac:
-    """Return a learner at its start; networks and noise come from their own seeds."""
+def build(
+    settings: FlashSacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int, device: torch.device = CPU
+) -> FlashSac:
+    """Return a learner at its start; networks and noise come from their own seeds.
+
+    Networks are made on the CPU, so that they start alike on every device.
+    """
     init = torch.Generator().manual_seed(network_seed)
     actor = init_unit(shapes.obs, **_actor_size(settings, shapes), generator=init)
     critic = {
@@ -68,14 +75,15 @@ def build(settings: FlashSacSettings, shapes: Shapes, *, network_seed: int, nois
             shapes.critic_obs + shapes.action, **_critic_size(settings), generator=init
         ).items()
     }
-    log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
+    log_alpha = moved({"log_alpha": torch.tensor(math.log(settings.initial_alpha))}, device)
+    actor, critic = moved(actor, device), moved(critic, device)
     require_grad(trainable(actor), trainable(critic), log_alpha)
     default_entropy = shapes.action * 0.5 * math.log(2 * math.pi * math.e * _TARGET_STD**2)
     return FlashSac(
         settings=settings,
         target_entropy=default_entropy if settings.target_entropy is None else settings.target_entropy,
         total_updates=shapes.updates,
-        atoms=support(settings.v_min, settings.v_max, settings.atoms),
+        atoms=support(settings.v_min, settings.v_max, settings.atoms).to(device),
         actor=actor,
         critic=critic,
         target_critic=copy_of(trainable(critic)),
@@ -83,7 +91,7 @@ def build(settings: FlashSacSettings, shapes: Shapes, *, network_seed: int, nois
         actor_optimizer=Adam(trainable(actor), settings.learning_rate),
         critic_optimizer=Adam(trainable(critic), settings.learning_rate),
         alpha_optimizer=Adam(log_alpha, settings.learning_rate),
-        generator=torch.Generator().manual_seed(noise_seed),
+        generator=torch.Generator(device).manual_seed(noise_seed),
     )
 
 
@@ -119,19 +127,29 @@ def act(_settings: FlashSacSettings, actor: Params, obs: Tensor, noise: Tensor) 
 
 def update(flash: FlashSac, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
+    return step(flash, batch, actor=begin(flash))
+
+
+def begin(flash: FlashSac) -> bool:
+    """Count an update, set its learning rate, return whether it moves the actor. `step` computes with tensors alone."""
     s = flash.settings
     rate = cosine(s.learning_rate, s.final_learning_rate, flash.updates / flash.total_updates)
     for optimizer in (flash.actor_optimizer, flash.critic_optimizer, flash.alpha_optimizer):
-        optimizer.learning_rate = rate
+        optimizer.set_learning_rate(rate)
     flash.updates += 1
+    return flash.updates % s.policy_delay == 0
+
+
+def step(flash: FlashSac, batch: Batch, *, actor: bool) -> dict[str, Tensor]:
+    """Do what `update` does once it has been counted."""
     info: dict[str, Tensor] = {}
-    if flash.updates % s.policy_delay == 0:
+    if actor:
         with span("actor"):
             info |= _update_actor_and_alpha(flash, batch)
     with span("critic"):
         info |= _update_critic(flash, batch, flash.log_alpha["log_alpha"].detach().exp())
     with span("target"):
-        polyak_(flash.target_critic, trainable(flash.critic), s.tau)
+        polyak_(flash.target_critic, trainable(flash.critic), flash.settings.tau)
     return info
 
 
@@ -178,7 +196,7 @@ def _policy(flash: FlashSac, obs: Tensor, *, training: bool) -> tuple[Tensor, Te
     momentum = flash.settings.batch_norm_momentum if training else 0.0
     mean, x = unit_net(flash.actor, obs, ("mean", "std"), training=training, momentum=momentum)
     _, log_std = gaussian_head(torch.cat((mean, x), dim=-1), LOG_STD_MIN, LOG_STD_MAX)
-    return squashed_sample(mean, log_std, torch.randn(mean.shape, generator=flash.generator))
+    return squashed_sample(mean, log_std, standard_normal(mean.shape, flash.generator))
 
 
 def _twin(critic: Params, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_core.critics import twin_q
+from rl_core.device import CPU, moved
 from rl_core.exploration import Exploration, WhiteNoise
 from rl_core.networks import (
     Params,
@@ -25,6 +26,7 @@ from rl_core.networks import (
     polyak_,
     require_grad,
     squashed_sample,
+    standard_normal,
     twin_shapes,
 )
 from rl_core.optimizer import Adam
@@ -55,13 +57,19 @@ class Sac:
     updates: int = 0
 
 
-def build(settings: SacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> Sac:
-    """Return a learner at its start; networks and noise come from their own seeds."""
+def build(
+    settings: SacSettings, shapes: Shapes, *, network_seed: int, noise_seed: int, device: torch.device = CPU
+) -> Sac:
+    """Return a learner at its start; networks and noise come from their own seeds.
+
+    Networks are made on the CPU, so that they start alike on every device.
+    """
     init = torch.Generator().manual_seed(network_seed)
     actor_sizes, critic_sizes = _sizes(settings, shapes)
     actor = init_mlp(actor_sizes, generator=init)
     critic = init_twin(critic_sizes, layer_norm=settings.critic_layer_norm, generator=init)
-    log_alpha = {"log_alpha": torch.tensor(math.log(settings.initial_alpha))}
+    log_alpha = moved({"log_alpha": torch.tensor(math.log(settings.initial_alpha))}, device)
+    actor, critic = moved(actor, device), moved(critic, device)
     require_grad(actor, critic, log_alpha)
     return Sac(
         settings=settings,
@@ -73,7 +81,7 @@ def build(settings: SacSettings, shapes: Shapes, *, network_seed: int, noise_see
         actor_optimizer=Adam(actor, settings.learning_rate),
         critic_optimizer=Adam(critic, settings.learning_rate),
         alpha_optimizer=Adam(log_alpha, settings.learning_rate),
-        generator=torch.Generator().manual_seed(noise_seed),
+        generator=torch.Generator(device).manual_seed(noise_seed),
     )
 
 
@@ -107,12 +115,22 @@ def act(_settings: SacSettings, actor: Params, obs: Tensor, noise: Tensor) -> Te
 
 def update(sac: Sac, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
+    return step(sac, batch, actor=begin(sac))
+
+
+def begin(sac: Sac) -> bool:
+    """Count an update; return whether it moves the actor. `step` computes with tensors alone."""
+    sac.updates += 1
+    return sac.updates % sac.settings.policy_delay == 0
+
+
+def step(sac: Sac, batch: Batch, *, actor: bool) -> dict[str, Tensor]:
+    """Do what `update` does once it has been counted."""
     s = sac.settings
     alpha = sac.log_alpha["log_alpha"].detach().exp()
     with span("critic"):
         info = _update_critic(sac, batch, alpha)
-    sac.updates += 1
-    if sac.updates % s.policy_delay == 0:
+    if actor:
         with span("actor"):
             info |= _update_actor_and_alpha(sac, batch, alpha)
     with span("target"):
@@ -144,7 +162,7 @@ def _update_actor_and_alpha(sac: Sac, batch: Batch, alpha: Tensor) -> dict[str, 
 
 def _policy(sac: Sac, obs: Tensor) -> tuple[Tensor, Tensor]:
     mean, log_std = gaussian_head(mlp(sac.actor, obs))
-    return squashed_sample(mean, log_std, torch.randn(mean.shape, generator=sac.generator))
+    return squashed_sample(mean, log_std, standard_normal(mean.shape, sac.generator))
 
 
 def state(sac: Sac) -> Params:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.critics import twin_q
+from rl_core.device import CPU, moved
 from rl_core.exploration import Exploration, WhiteNoise
 from rl_core.networks import (
     Params,
@@ -22,6 +23,7 @@ from rl_core.networks import (
     named,
     polyak_,
     require_grad,
+    standard_normal,
     twin_shapes,
 )
 from rl_core.optimizer import Adam
@@ -50,12 +52,18 @@ class Td3:
     updates: int = 0
 
 
-def build(settings: Td3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int) -> Td3:
-    """Return a learner at its start; networks and noise come from their own seeds."""
+def build(
+    settings: Td3Settings, shapes: Shapes, *, network_seed: int, noise_seed: int, device: torch.device = CPU
+) -> Td3:
+    """Return a learner at its start; networks and noise come from their own seeds.
+
+    Networks are made on the CPU, so that they start alike on every device.
+    """
     init = torch.Generator().manual_seed(network_seed)
     actor_sizes, critic_sizes = _sizes(settings, shapes)
     actor = init_mlp(actor_sizes, generator=init)
     critic = init_twin(critic_sizes, layer_norm=settings.critic_layer_norm, generator=init)
+    actor, critic = moved(actor, device), moved(critic, device)
     require_grad(actor, critic)
     return Td3(
         settings=settings,
@@ -65,7 +73,7 @@ def build(settings: Td3Settings, shapes: Shapes, *, network_seed: int, noise_see
         target_critic=copy_of(critic),
         actor_optimizer=Adam(actor, settings.learning_rate),
         critic_optimizer=Adam(critic, settings.learning_rate),
-        generator=torch.Generator().manual_seed(noise_seed),
+        generator=torch.Generator(device).manual_seed(noise_seed),
     )
 
 
@@ -97,11 +105,21 @@ def act(settings: Td3Settings, actor: Params, obs: Tensor, noise: Tensor) -> Ten
 
 def update(td3: Td3, batch: Batch) -> dict[str, Tensor]:
     """Take one gradient update on a batch; return detached scalars to log."""
+    return step(td3, batch, actor=begin(td3))
+
+
+def begin(td3: Td3) -> bool:
+    """Count an update; return whether it moves the actor. `step` computes with tensors alone."""
+    td3.updates += 1
+    return td3.updates % td3.settings.policy_delay == 0
+
+
+def step(td3: Td3, batch: Batch, *, actor: bool) -> dict[str, Tensor]:
+    """Do what `update` does once it has been counted."""
     s = td3.settings
     with span("critic"):
         info = _update_critic(td3, batch)
-    td3.updates += 1
-    if td3.updates % s.policy_delay == 0:
+    if actor:
         with span("actor"):
             info |= _update_actor(td3, batch)
         with span("target"):
@@ -113,7 +131,7 @@ def update(td3: Td3, batch: Batch) -> dict[str, Tensor]:
 def _update_critic(td3: Td3, batch: Batch) -> dict[str, Tensor]:
     s = td3.settings
     with torch.no_grad():
-        noise = s.target_noise * torch.randn(batch.action.shape, generator=td3.generator)
+        noise = s.target_noise * standard_normal(batch.action.shape, td3.generator)
         noise.clamp_(-s.target_noise_clip, s.target_noise_clip)
         next_action = (torch.tanh(mlp(td3.target_actor, batch.next_obs)) + noise).clamp(-1, 1)
         next_q = torch.minimum(*twin_q(td3.target_critic, batch.next_critic_obs, next_action))

@@ -72,6 +72,15 @@ def written(*lines: bytes) -> bytes:
     return HEADER + SEPARATOR.join(lines) + FOOTER
 
 
+def test_a_gpus_track_has_its_times_and_no_part_in_who_waits_for_whom(tmp_path: Path) -> None:
+    gpu = (PROCESS.replace(b"learner", b"gpu").replace(b":1", b":9"), CRITIC.replace(b'd":1', b'd":9'))
+    (tmp_path / "t.json").write_bytes(written(PROCESS, CRITIC, *gpu))
+    found = trace.load(tmp_path / "t.json")
+    assert found.tracks["gpu"] == found.tracks["learner"] == [Span(1000, 3000, "critic")]
+    assert [line.split()[:2] for line in trace._table(found)][1:] == [["learner", "critic"], ["gpu", "critic"]]
+    assert list(trace.use(found).waiting) == ["learner"]
+
+
 def changed(old: bytes, new: bytes) -> bytes:
     assert old in CRITIC
     return written(PROCESS, CRITIC.replace(old, new))

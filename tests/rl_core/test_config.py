@@ -108,7 +108,7 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
         ({"num_envs": None}, "arm.num_envs: expected a whole number, got null"),
         ({"gamma": {"a": [1, True], 2: None}}, "arm.gamma: expected a number, got {'a': [1, true], 2: null}"),
         ({"gamma": {1, 2}}, "arm.gamma: expected a number, got a value of another kind"),
-        ({"qqqqq": 1}, "arm: unknown key 'qqqqq'; the nearest of 34 known: "),
+        ({"qqqqq": 1}, "arm: unknown key 'qqqqq'; the nearest of 38 known: "),
         (
             {"algorithm": "fast_sac", "num_envs": 4},
             "batch_size (8192 from the preset) is larger than replay_capacity (2",
@@ -159,6 +159,16 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
         ),
         ({"algorithm": "flash_sac", "actor_hidden": [64]}, "arm: unknown key 'actor_hidden'"),
         ({"warmup": "random"}, "arm.warmup: unknown value 'random'"),
+        ({"device": "cuda:0"}, "arm.device: unknown value 'cuda:0'; did you mean 'cuda'?"),
+        ({"device": 0}, "arm.device: unknown value 0"),
+        ({"compile": True}, "arm.compile: needs `device: cuda`, got 'cpu'"),
+        ({"cuda_graph": True}, "arm.cuda_graph: needs `device: cuda`, got 'cpu'"),
+        ({"algorithm": "fast_sac", "bf16": True}, "arm.bf16: needs `device: cuda`, got 'cpu'"),
+        (
+            {"device": "cuda", "bf16": True},
+            "arm.bf16: sac computes in float32 alone; bf16 is for fast_sac, fast_td3, flash_sac",
+        ),
+        ({"device": "cuda", "compile": 1}, "arm.compile: expected true or false, got 1"),
     ],
 )
 def test_wrong_input_gives_one_clear_line(change: dict[str, Any], message: str) -> None:
@@ -187,6 +197,17 @@ def test_a_value_is_shown_short_however_large_or_deep_it_is() -> None:
         resolve({**ARM, "x\n" * 10**5: 1}, where="arm")
     assert len(str(caught.value)) < 250
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_device_is_the_cpu_unless_an_arm_says_otherwise_and_only_there_bytes_repeat(name: str) -> None:
+    base = resolve({**ARM, "algorithm": name}, where="arm")
+    assert (base.device, base.compile, base.cuda_graph, base.bf16, base.reproducible) == ("cpu", *[False] * 3, True)
+    fast = {"device": "cuda", "compile": True, "cuda_graph": True, "bf16": name not in ("sac", "td3")}
+    settings = resolve({**ARM, "algorithm": name, **fast}, where="arm")
+    assert {key: settings.to_dict()[key] for key in fast} == fast
+    assert settings.irreproducible_because == "trains on a GPU"
+    assert not settings.reproducible
 
 
 @pytest.mark.parametrize("key", ["task", "algorithm", "env_steps"])

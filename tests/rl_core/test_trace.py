@@ -263,3 +263,49 @@ def test_a_disk_that_fills_up_ends_the_trace_and_not_the_run() -> None:
     with pytest.warns(UserWarning, match="the trace is not recorded: .*No space left") as told:
         fill(trace.Part(Path("/dev/full"), "learner", perf_counter_ns()))
     assert len(told) == 1
+
+
+class Mark:
+    """An event of a device that works some time behind the calls."""
+
+    behind_ns = 500_000_000
+
+    def record(self) -> None:
+        self.at_ns = perf_counter_ns() + self.behind_ns
+
+    def synchronize(self) -> None:
+        while perf_counter_ns() < self.at_ns:
+            time.sleep(0.001)
+
+    def elapsed_time(self, end: "Mark") -> float:
+        return (end.at_ns - self.at_ns) / 1e6
+
+
+def test_what_a_device_does_within_the_spans_is_timed_on_a_track_of_its_own(tmp_path: Path) -> None:
+    to = tmp_path / "t.json"
+    with trace.session(to, Mark):
+        for _ in range(5):
+            with trace.span("sample"), trace.span("mirror"):
+                pass
+            with trace.span("wait"):  # nothing for a device to do
+                pass
+            with trace.span("update"), trace.unrecorded(), trace.span("critic"):
+                time.sleep(0.002)
+    tracks = checked(to)
+    assert list(tracks) == ["learner", "gpu"]
+    assert spans(tracks["gpu"]) == ["sample", "mirror", "update"] * 5
+    calls, works = ([e for e in tracks[track] if e["name"] == "update"] for track in ("learner", "gpu"))
+    for call, work in zip(calls, works, strict=True):
+        assert work["dur"] >= call["dur"] - 1  # its marks are made outside of the call's
+        assert work["ts"] > call["ts"] + call["dur"]  # it works after the call has returned
+
+
+def test_a_device_that_fails_ends_its_track_and_not_the_run(tmp_path: Path) -> None:
+    class Broken(Mark):
+        def synchronize(self) -> None:
+            raise RuntimeError("CUDA error")
+
+    with pytest.warns(UserWarning, match="the trace is not recorded: CUDA error"):
+        with trace.session(tmp_path / "t.json", Broken), trace.span("update"):
+            pass
+    assert spans(checked(tmp_path / "t.json")["learner"])[0] == "update"
