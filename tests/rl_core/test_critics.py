@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rl_core.critics import cross_entropy, edge_mass, expectation, project_categorical, support
@@ -18,7 +18,7 @@ def slow_projection(targets: torch.Tensor, probabilities: torch.Tensor, atoms: t
     m = np.zeros(tuple(probabilities.shape))
     for row, (ts, ps) in enumerate(zip(targets.double().numpy(), probabilities.double().numpy(), strict=True)):
         for t, p in zip(ts, ps, strict=True):
-            b = (min(max(t, z[0]), z[-1]) - z[0]) / step
+            b = min((min(max(t, z[0]), z[-1]) - z[0]) / step, len(z) - 1)  # the division may round beyond the last atom
             lower, upper = math.floor(b), math.ceil(b)
             if lower == upper:
                 m[row, lower] += p
@@ -38,7 +38,8 @@ def supports(draw: st.DrawFn) -> torch.Tensor:
     return support(low, low + draw(st.floats(0.1, 100)), draw(st.integers(2, 60)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
+@example(support(0, 0.5, 50), 0.0, 1.0, 0)  # in float64 the last atom's position rounds to beyond 49
 @given(supports(), st.floats(-2, 2), st.floats(-3, 3), st.integers(0, 99))
 def test_projection_equals_the_slow_loop(atoms: torch.Tensor, scale: float, shift: float, seed: int) -> None:
     p = random_masses(5, len(atoms), seed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rl_core.normalization import ObservationNormalizer, RewardScaler, RunningMoments, normalized
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
 def test_moments_equal_numpys_over_all_rows(sizes: list[int], offset: float, scale: float) -> None:
     rng = np.random.default_rng(0)
