@@ -15,6 +15,7 @@ from flows.environment import SERVER_START_TIMEOUT_S
 from flows.experiment import STATE_FOLDER
 from flows.processes import Processes
 from rl_core.files import write_json
+from rl_core.reading import parse_json, read_object
 
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEFAULT_REPORT_PORT = 4200, 4201
@@ -52,10 +53,9 @@ def _record(directory: Path) -> Path:
 
 def _recorded(directory: Path) -> dict[str, object]:
     try:
-        entry = json.loads(_record(directory).read_text())
-    except (OSError, ValueError):  # ValueError: no JSON, or no text
+        return read_object(_record(directory))
+    except (OSError, ValueError):
         return {}
-    return entry if isinstance(entry, dict) else {}
 
 
 def healthy(api_url: str) -> bool:
@@ -74,7 +74,7 @@ def call(api_url: str, path: str, body: object = None) -> Any:
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the address is this machine's
     with opener.open(request, timeout=CALL_TIMEOUT_S) as answer:
-        return json.loads(answer.read())
+        return parse_json(answer.read())
 
 
 def free_port() -> int:

@@ -23,6 +23,7 @@ from typing import TextIO
 from flows.experiment import PARAMS_FILE, STATE_FOLDER, Experiment
 from rl_core.errors import SettingsError, TrainingError
 from rl_core.files import remove_unfinished, write_json
+from rl_core.reading import read_object
 
 CODE_ROOT = Path(__file__).resolve().parent.parent
 PIPELINE_FILE = "dvc.yaml"
@@ -178,10 +179,10 @@ def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -
     return recorded is not None and bool(recorded == _marker(key, run_dir, outputs))
 
 
-def _read_marker(marker: Path) -> object:
+def _read_marker(marker: Path) -> dict[str, object] | None:
     try:
-        return json.loads(marker.read_text())
-    except (OSError, ValueError, RecursionError):  # no file, no JSON, no text, or absurd nesting
+        return read_object(marker)
+    except (OSError, ValueError):
         return None
 
 

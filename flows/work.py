@@ -1,6 +1,5 @@
 """A sweep without its orchestrator: what to run, how one run is executed, how its end is recorded."""
 
-import json
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from flows.processes import KILL_AFTER_S, Processes, Stopped
 from flows.stages import begin_afresh, evaluation_marker, exclusive, train_key, train_marker
 from flows.versioning import Plan, RunPlan, VersioningError
 from rl_core.errors import SettingsError
+from rl_core.reading import read_object
 from rl_core.wording import nearest
 
 EXIT_AFTER_S = KILL_AFTER_S + 0.6  # a stopped sweep is gone within 5 s, whatever hangs
@@ -251,7 +251,7 @@ def _forget(experiment: Experiment, run: RunPlan) -> None:
 
 def _return(run_dir: Path) -> float | None:
     try:
-        value = json.loads((run_dir / "evaluation.json").read_text())["return_mean"]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+        value = read_object(run_dir / "evaluation.json").get("return_mean")
+    except (OSError, ValueError):
         return None
     return float(value) if isinstance(value, int | float) else None

@@ -2,19 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.arrays import AnyArray
 from rl_core.config import RunSettings
 from rl_core.envs.task import Mirror, Reflection
 from rl_core.networks import Params
 from rl_core.normalization import OBS_MEAN, OBS_STD, ObservationNormalizer, RewardScaler
 from rl_core.replay import Batch, Layout, ReplayRing, Rows
 from rl_core.trace import span
-
-AnyArray = npt.NDArray[np.generic]
 
 _ROWS_PER_GATHER = 8_192  # rows drawn from the ring at once; bounds the memory of a long block
 

@@ -11,16 +11,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from rl_core import envs
 from rl_core.algorithms import ALGORITHMS
+from rl_core.arrays import AnyArray, Array, Float32
 from rl_core.config import RunSettings
 from rl_core.envs.simulation import VectorEnv
 from rl_core.errors import TrainingError
-from rl_core.handover import AnyArray, WeightBoard, receive, send
-from rl_core.metrics import Array, EpisodeTracker, under
+from rl_core.handover import WeightBoard, receive, send
+from rl_core.metrics import EpisodeTracker, under
 from rl_core.networks import Params
 from rl_core.normalization import normalized
 from rl_core.replay import Layout, ReplayRing
@@ -133,14 +133,14 @@ class Collector:
         self.board.beat()
         return self.tracker.add(step)
 
-    def _action(self, actor: Params) -> npt.NDArray[np.float32]:
+    def _action(self, actor: Params) -> Float32:
         settings = self.settings
         if settings.warmup == "uniform" and self.counter < settings.learning_starts:
             return self.rng.uniform(-1, 1, (settings.num_envs, self.env.action_dim)).astype(np.float32)
         noise = torch.from_numpy(self.exploration.noise(self.rng))
         with torch.no_grad():
             seen = normalized(actor, torch.from_numpy(self.env.observation))
-            action: npt.NDArray[np.float32] = self._act(settings.learner, actor, seen, noise).numpy()
+            action: Float32 = self._act(settings.learner, actor, seen, noise).numpy()
         if not np.isfinite(action).all():
             raise TrainingError(f"env step {self.counter}: the policy's action is not finite")
         return action
@@ -160,7 +160,7 @@ class Collector:
         self.counter = counter
 
 
-def _joined(observation: npt.NDArray[np.float32], privileged: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _joined(observation: Float32, privileged: Float32) -> Float32:
     return np.concatenate((observation, privileged), axis=1) if privileged.shape[1] else observation
 
 

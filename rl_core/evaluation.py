@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from rl_core import policy as policies
+from rl_core.arrays import Array, Bool
 from rl_core.envs.rewards import Transition
 from rl_core.envs.simulation import VectorEnv
 from rl_core.envs.task import Task
 from rl_core.files import write_atomic, write_json
-from rl_core.metrics import EPISODE_COLUMNS, FIRST_TERM, Array, EpisodeTracker, cell, under
+from rl_core.metrics import EPISODE_COLUMNS, FIRST_TERM, EpisodeTracker, cell, under
 from rl_core.policy import Policy
 
 
@@ -76,7 +76,7 @@ class _YardstickMeter:
         self._yardsticks = tuple(task.yardsticks.values())
         self._totals = np.zeros((episodes, len(self._yardsticks)))
 
-    def add(self, transition: Transition, running: npt.NDArray[np.bool_]) -> None:
+    def add(self, transition: Transition, running: Bool) -> None:
         for i, yardstick in enumerate(self._yardsticks):
             value = yardstick.function(transition)
             if yardstick.reduce != "last":

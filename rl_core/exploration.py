@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-Float32 = npt.NDArray[np.float32]
-AnyArray = npt.NDArray[np.generic]
+from rl_core.arrays import AnyArray, Bool, Float32
 
 
 class Exploration(Protocol):
@@ -20,7 +18,7 @@ class Exploration(Protocol):
     def noise(self, rng: np.random.Generator) -> Float32:
         """Draw the noise of the next vector step."""
 
-    def ended(self, done: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
+    def ended(self, done: Bool, rng: np.random.Generator) -> None:
         """Take note of the environments whose episode has ended."""
 
     def state(self) -> dict[str, AnyArray]:
@@ -39,7 +37,7 @@ class WhiteNoise:
     def noise(self, rng: np.random.Generator) -> Float32:
         return rng.standard_normal(self._shape, np.float32)
 
-    def ended(self, done: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
+    def ended(self, done: Bool, rng: np.random.Generator) -> None:
         pass
 
     def state(self) -> dict[str, AnyArray]:
@@ -64,7 +62,7 @@ class ScaledNoise:
         self._draw(self.scales == 0, rng)
         return self.scales[:, None] * rng.standard_normal(self._shape, np.float32)
 
-    def ended(self, done: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
+    def ended(self, done: Bool, rng: np.random.Generator) -> None:
         self._draw(done, rng)
 
     def state(self) -> dict[str, AnyArray]:
@@ -73,7 +71,7 @@ class ScaledNoise:
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         self.scales[:] = state["scales"]
 
-    def _draw(self, chosen: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
+    def _draw(self, chosen: Bool, rng: np.random.Generator) -> None:
         if chosen.any():
             drawn = np.exp(rng.uniform(*self._range, len(chosen))).astype(np.float32)
             self.scales = np.where(chosen, drawn, self.scales)
@@ -96,7 +94,7 @@ class HeldNoise:
         self.left -= 1
         return self.held
 
-    def ended(self, done: npt.NDArray[np.bool_], rng: np.random.Generator) -> None:
+    def ended(self, done: Bool, rng: np.random.Generator) -> None:
         pass
 
     def state(self) -> dict[str, AnyArray]:

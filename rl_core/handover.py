@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors.numpy
 import torch
 
+from rl_core.arrays import AnyArray
 from rl_core.networks import Params
-
-AnyArray = npt.NDArray[np.generic]
 
 _HEADER_WORDS = 2  # one int64: vector steps taken by the collector
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_core import collector
+from rl_core.arrays import AnyArray, Array
 from rl_core.config import RunSettings
 from rl_core.errors import TrainingError
-from rl_core.handover import AnyArray, WeightBoard, receive, send
-from rl_core.metrics import Array
+from rl_core.handover import WeightBoard, receive, send
 from rl_core.networks import Params
 from rl_core.replay import Layout
 from rl_core.trace import Part, span

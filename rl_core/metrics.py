@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from rl_core.arrays import Array
 from rl_core.envs.simulation import StepResult
-
-Array = npt.NDArray[np.float64]
 
 EPISODE_COLUMNS = ("return", "length", "terminated", "residual")  # then one column per term, raw sums
 FIRST_TERM = len(EPISODE_COLUMNS)

@@ -11,11 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.arrays import AnyArray, Array, Bool, Float32
 from rl_core.device import CPU, moved
 from rl_core.networks import Params
-
-Array = npt.NDArray[np.float64]
-AnyArray = npt.NDArray[np.generic]
 
 OBS_MEAN, OBS_STD = "normalizer.mean", "normalizer.std"
 _STD_FLOOR = 1e-2  # added to σ: a coordinate that hardly moves must not be blown up (Seo et al. 2025, their code)
@@ -69,7 +67,7 @@ class ObservationNormalizer:
         self.published: Params = moved({OBS_MEAN: torch.zeros(obs_dim), OBS_STD: torch.ones(obs_dim)}, device)
         self._device = device
 
-    def update(self, obs: npt.NDArray[np.float32]) -> None:
+    def update(self, obs: Float32) -> None:
         """Add observations, (n, obs_dim), and publish the statistics with them included."""
         self.moments.update(obs)
         self._publish()
@@ -108,7 +106,7 @@ class RewardScaler:
         self.returns: Array = np.zeros(num_envs)
         self.largest = 0.0  # |G|
 
-    def update(self, reward: npt.NDArray[np.float32], done: npt.NDArray[np.bool_]) -> None:
+    def update(self, reward: Float32, done: Bool) -> None:
         """Add whole vector steps, oldest first: (vector_steps, num_envs) each."""
         for r, d in zip(reward, done, strict=True):
             self.returns = self._gamma * np.where(d, 0.0, self.returns) + r

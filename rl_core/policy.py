@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import safetensors
 import safetensors.torch
 import torch
 
 from rl_core import envs
 from rl_core.actors import HEADS
+from rl_core.arrays import Float32
 from rl_core.config import LARGEST_WEIGHT
 from rl_core.envs.simulation import dimensions
 from rl_core.envs.task import Task, resolve_settings
@@ -43,11 +42,11 @@ class Policy:
     weights: Mapping[str, float]  # the reward it was trained for: term -> weight
     metadata: Mapping[str, Any]
 
-    def action(self, obs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def action(self, obs: Float32) -> Float32:
         """Return the deterministic actions, (n, |A|) in [−1, 1], for observations (n, obs_dim)."""
         with torch.no_grad():
             seen = normalized(self.actor, torch.from_numpy(obs))
-            action: npt.NDArray[np.float32] = HEADS[self.head].action(self.actor, seen).numpy()
+            action: Float32 = HEADS[self.head].action(self.actor, seen).numpy()
         return action
 
 

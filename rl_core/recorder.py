@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rl_core import evaluation
+from rl_core.arrays import AnyArray, Array
 from rl_core.device import CPU
 from rl_core.envs.task import Task
-from rl_core.metrics import Array, CsvFile, EpisodeWindow
-from rl_core.state import AnyArray
+from rl_core.metrics import CsvFile, EpisodeWindow
 
 _TIMES = ("wall_s", "active_s", "learner_wait_s", "evaluation_s")
 _RATIO_DECAY = 0.9  # of the average write/read ratio, a log row

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rl_core.arrays import Bool, Float32
 from rl_core.errors import TrainingError
 
 _FLOAT32_BYTES = 4
@@ -105,12 +105,12 @@ class ReplayRing:
         self,
         counter: int,
         *,
-        obs: npt.NDArray[np.float32],
-        action: npt.NDArray[np.float32],
-        reward: npt.NDArray[np.float32],
-        terminated: npt.NDArray[np.bool_],
-        truncated: npt.NDArray[np.bool_],
-        next_obs: npt.NDArray[np.float32],
+        obs: Float32,
+        action: Float32,
+        reward: Float32,
+        terminated: Bool,
+        truncated: Bool,
+        next_obs: Float32,
     ) -> None:
         """Write the transitions of one vector step as rows counter, counter + 1, ….
 
@@ -139,13 +139,13 @@ class ReplayRing:
         out[:first] = self._tensor[place : place + first]
         out[first:] = self._tensor[: len(out) - first]
 
-    def newest(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+    def newest(self, start: int, stop: int) -> Float32:
         """Return a copy of rows start … stop − 1, oldest first; at most the newest `capacity` of them.
 
         Returns: (rows, width).
         """
         start = max(start, stop - self.layout.capacity, 0)
-        rows: npt.NDArray[np.float32] = self._rows[np.arange(start, stop) % self.layout.slots]
+        rows: Float32 = self._rows[np.arange(start, stop) % self.layout.slots]
         return rows
 
     def unpack(self, rows: Tensor) -> Batch:

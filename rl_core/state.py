@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors.numpy
 
+from rl_core.arrays import AnyArray
 from rl_core.files import write_atomic
 from rl_core.reading import parse_json
-
-AnyArray = npt.NDArray[np.generic]
 
 _DIGEST_CHARS = 64
 _METADATA_KEY = "seedbed"

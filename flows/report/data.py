@@ -303,12 +303,13 @@ def _staleness(reader: _Reader, folder: Path, settings: RunSettings, summary: Ma
 def _policy_metadata(reader: _Reader, path: Path) -> dict[str, object]:
     """The JSON a safetensors file carries about itself: an 8-byte length, a header with `__metadata__`."""
     try:
-        content = path.read_bytes()
-        reader.hashes[reader.name(path)] = hashlib.sha256(content).hexdigest()
-        length = int.from_bytes(content[:8], "little")
-        if length > _MAX_HEADER_BYTES:
-            return {}
-        header = parse_json(content[8 : 8 + length])
+        with path.open("rb") as file:
+            reader.hashes[reader.name(path)] = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if length > _MAX_HEADER_BYTES:
+                return {}
+            header = parse_json(file.read(length))
         metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
         found = [parse_json(value) for value in metadata.values()]
     except (OSError, ValueError, AttributeError, TypeError):

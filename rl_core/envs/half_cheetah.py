@@ -1,12 +1,11 @@
 """HalfCheetah-v5: a planar two-legged runner with six torque motors."""
 
 import numpy as np
-import numpy.typing as npt
 
+from rl_core.arrays import Array, Bool
 from rl_core.envs.rewards import (
     ACTION_RATE,
     ENERGY,
-    Array,
     Transition,
     Yardstick,
     cost_action_rate,
@@ -53,7 +52,7 @@ class HalfCheetah(Task):
         first = 1 if self.values["exclude_current_positions_from_observation"] else 0
         return np.concatenate((simulation.qpos[:, first:], simulation.qvel), axis=1)
 
-    def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:
+    def terminated(self, simulation: SimulationView) -> Bool:
         return np.zeros(len(simulation.qpos), bool)
 
     def initial_state(self, rng: np.random.Generator, qpos0: Array, qvel0: Array) -> tuple[Array, Array]:

@@ -1,13 +1,12 @@
 """InvertedDoublePendulum-v5: a cart that must keep two linked poles upright."""
 
 import numpy as np
-import numpy.typing as npt
 
+from rl_core.arrays import Array, Bool
 from rl_core.envs.rewards import (
     ACTION_RATE,
     ENERGY,
     FALLS,
-    Array,
     Transition,
     Yardstick,
     cost_action_rate,
@@ -84,7 +83,7 @@ class InvertedDoublePendulum(Task):
             axis=1,
         )
 
-    def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:
+    def terminated(self, simulation: SimulationView) -> Bool:
         _, height = _tip(simulation.derived["site_xpos"])
         return height <= _FALLEN_M
 

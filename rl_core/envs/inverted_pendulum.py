@@ -1,14 +1,13 @@
 """InvertedPendulum-v5: a cart that must keep one pole upright."""
 
 import numpy as np
-import numpy.typing as npt
 
+from rl_core.arrays import Array, Bool
 from rl_core.envs.inverted_double_pendulum import cart_offset
 from rl_core.envs.rewards import (
     ACTION_RATE,
     ENERGY,
     FALLS,
-    Array,
     Transition,
     Yardstick,
     cost_action_rate,
@@ -54,7 +53,7 @@ class InvertedPendulum(Task):
     def observation(self, simulation: SimulationView) -> Array:
         return np.concatenate((simulation.qpos, simulation.qvel), axis=1)
 
-    def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:
+    def terminated(self, simulation: SimulationView) -> Bool:
         finite = np.isfinite(self.observation(simulation)).all(axis=1)
         return ~finite | (np.abs(simulation.qpos[:, 1]) > _FALLEN_RAD)
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from rl_core.arrays import Array, Bool
 from rl_core.envs.rewards import (
     ACTION_RATE,
     ENERGY,
-    Array,
     Transition,
     Yardstick,
     cost_action_rate,
@@ -70,7 +69,7 @@ class Reacher(Task):
         offset = _offset(simulation.derived)[:, :2]
         return np.concatenate((np.cos(angles), np.sin(angles), target, velocity, offset), axis=1)
 
-    def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:
+    def terminated(self, simulation: SimulationView) -> Bool:
         return np.zeros(len(simulation.qpos), bool)
 
     def initial_state(self, rng: np.random.Generator, qpos0: Array, qvel0: Array) -> tuple[Array, Array]:

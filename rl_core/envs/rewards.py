@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from rl_core.arrays import Array, Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Transition:
     derived: Mapping[str, Array]  # MjData fields that the task reads, one substep behind the state
     action: Array  # (num_envs, nu), the control that was applied
     previous_action: Array  # (num_envs, nu), equal to `action` in an episode's first step
-    terminated: npt.NDArray[np.bool_]  # (num_envs,)
+    terminated: Bool  # (num_envs,)
     dt_s: float
 
 

@@ -16,13 +16,11 @@ import mujoco.batch
 import numpy as np
 import numpy.typing as npt
 
-from rl_core.envs.rewards import Array, Transition
+from rl_core.arrays import AnyArray, Array, Bool, Float32
+from rl_core.envs.rewards import Transition
 from rl_core.envs.task import Task
 from rl_core.errors import SettingsError
 from rl_core.seeding import generator_state, set_generator_state
-
-Float32 = npt.NDArray[np.float32]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class VectorEnv:
             transition=transition,
         )
 
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+    def state(self) -> dict[str, AnyArray]:
         """Return copies of everything that the next step depends on, by name."""
         return {
             "integration_state": self._batch.state.copy(),
@@ -142,7 +140,7 @@ class VectorEnv:
             "privileged": self.privileged.copy(),
         }
 
-    def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Continue from what `state` returned.
 
         Raises:

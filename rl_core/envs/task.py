@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from rl_core.envs.rewards import Array, Term, Yardstick
+from rl_core.arrays import Array, Bool
+from rl_core.envs.rewards import Term, Yardstick
 from rl_core.errors import SettingsError
 from rl_core.wording import nearest, shown
 
@@ -77,7 +77,7 @@ class Task(ABC):
         return np.zeros((len(simulation.qpos), 0))
 
     @abstractmethod
-    def terminated(self, simulation: SimulationView) -> npt.NDArray[np.bool_]:
+    def terminated(self, simulation: SimulationView) -> Bool:
         """Return which environments have reached a true end, (num_envs,)."""
 
     @abstractmethod
