@@ -309,7 +309,7 @@ def _layer_sizes(value: object, where: str) -> tuple[int, ...]:
 
 def _choice(value: object, known: tuple[str, ...], where: str) -> str:
     if not isinstance(value, str) or value not in known:
-        raise SettingsError(f"{where}: unknown value {shown(value)}{nearest(value, known)}")
+        raise SettingsError(f"{where}: expected {' or '.join(known)}, got {shown(value)}")
     return value
 
 
