@@ -1,7 +1,18 @@
 """`python -m flows`."""
 
+import os
 import sys
 
-from flows.cli import main
+_INTERRUPTED = 128  # exit codes from here on name a signal
 
-sys.exit(main())
+try:
+    from flows.cli import main
+
+    code = main()
+except KeyboardInterrupt:  # before there was a command to interrupt
+    code = _INTERRUPTED + 2
+if code >= _INTERRUPTED:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # torch takes up to a second to clean up; whoever pressed Ctrl-C should not wait for it
+sys.exit(code)

@@ -1,7 +1,6 @@
 """`sweep` as a command: plan first, and start an orchestrator only if there is something to run."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -26,10 +25,12 @@ def conduct(experiment: Experiment, *, arms: Sequence[str], seeds: Sequence[int]
             if work.plan.restored:
                 print(f"restored from the cache: {counted(len(work.plan.restored), 'stage')}")
             page = _nothing_to_execute(work) if not work.todo else _execute(work, stopper, servers)
-    except KeyboardInterrupt:
+    except BaseException:  # native code may have wrapped the interruption in an error of its own
+        if stopper.signum is None:
+            raise
         children.stop_and_wait()
         print("interrupted; finished runs are kept, the next sweep resumes the rest", file=sys.stderr, flush=True)
-        return 128 + (stopper.signum or signal.SIGINT)
+        return 128 + stopper.signum
     finally:
         servers.stop_and_wait()
     return _conclude(work, page)

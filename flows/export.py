@@ -2,6 +2,8 @@
 
 import errno
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.experiment import Experiment
@@ -18,6 +20,7 @@ def export(experiment: Experiment, arm: str, seed: int, *, onnx: Path) -> tuple[
         TrainingError: the run has no policy yet.
     """
     source = final_policy(experiment, arm, seed)
+    _require_writable(onnx, runs=experiment.directory / "runs")
 
     from rl_core import policy as policies
     from rl_core.envs.simulation import dimensions
@@ -25,20 +28,30 @@ def export(experiment: Experiment, arm: str, seed: int, *, onnx: Path) -> tuple[
 
     policy = policies.load(source)
     sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
-    _write(onnx, to_bytes(to_onnx(policy, policy_sha256=sha256)), runs=experiment.directory / "runs")
+    _write(onnx, to_bytes(to_onnx(policy, policy_sha256=sha256)))
     obs_dim, action_dim, _ = dimensions(policy.task)
     return obs_dim, action_dim
 
 
-def _write(file: Path, data: bytes, *, runs: Path) -> None:
-    try:
+def _require_writable(file: Path, *, runs: Path) -> None:
+    with _as_wrong_input(file):
         if not file.parent.is_dir():
             raise SettingsError(f"--onnx {file}: {file.parent} is not a folder; make it first")
         if file.exists() and not file.is_file():
             raise SettingsError(f"--onnx {file}: is not a file; name a new one")
         if file.resolve().is_relative_to(runs.resolve()):
             raise SettingsError(f"--onnx {file}: {runs} is for what runs leave; name a file elsewhere")
+
+
+def _write(file: Path, data: bytes) -> None:
+    with _as_wrong_input(file):
         write_atomic(file, data)
+
+
+@contextmanager
+def _as_wrong_input(file: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from flows.experiment import PARAMS_FILE, STATE_FOLDER, Experiment
+from rl_core import other_kernels
 from rl_core.errors import SettingsError, TrainingError
 from rl_core.files import remove_unfinished, write_json
 from rl_core.reading import read_object
@@ -157,7 +158,7 @@ def train_key(experiment: Experiment, arm: str, seed: int) -> str:
         "settings": experiment.settings(arm, seed).to_dict(),
         "seed": seed,
         "code": _code_hashes(experiment.directory, "train"),
-        "versions": {name: version(name) for name in ("torch", "numpy", "mujoco")},
+        **_platform(),
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
@@ -168,9 +169,13 @@ def evaluation_key(experiment: Experiment, arm: str, seed: int) -> str:
         "policy": _sha256(experiment.run_dir(arm, seed) / "policy.safetensors"),
         "evaluation": asdict(experiment.evaluation),
         "code": _code_hashes(experiment.directory, "evaluate"),
-        "versions": {name: version(name) for name in ("torch", "numpy", "mujoco")},
+        **_platform(),
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _platform() -> dict[str, object]:
+    return {"versions": {name: version(name) for name in ("torch", "numpy", "mujoco")}, "kernels": other_kernels()}
 
 
 def is_complete(marker: Path, key: str, run_dir: Path, outputs: Sequence[str]) -> bool:

@@ -1,5 +1,7 @@
 """`status`: how every run stands, and why."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +69,7 @@ def _under_way(experiment: Experiment, run: RunPlan) -> tuple[str, str] | None:
     state, reason = said.get("state"), printable(str(said.get("reason", "")).partition("\n")[0])
     progress = f"{progress}, {_megabytes(path.parent)} MB"
     if state == "running" and not is_held(run_lock(experiment, run.arm, run.seed)):
-        return "interrupted", f"{progress}: its process was killed"
+        return "interrupted", f"{progress}: its process ended without a word"
     if state not in ("running", "interrupted", "failed"):
         return None
     return str(state), f"{progress}: {reason}" if reason else progress
@@ -81,4 +83,9 @@ def _steps(value: object) -> str:
 
 def _megabytes(folder: Path) -> int:
     """Disk that the resumable state holds."""
-    return round(sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e6)
+    size = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):  # a run in progress renames its files
+                size += (Path(parent) / name).lstat().st_blocks * 512
+    return round(size / 1e6)

@@ -26,7 +26,7 @@ class Comparison:
 
 
 def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
-    """Train and evaluate the run again with the same settings; compare with what lies in runs/.
+    """Train the run again with the same settings, and evaluate it if it was; compare with what lies in runs/.
 
     Raises:
         SettingsError: the experiment does not plan this run, or it is not reproducible.
@@ -46,6 +46,8 @@ def verify(experiment: Experiment, arm: str, seed: int) -> list[Comparison]:
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             _train_again(experiment, arm, seed, scratch)
+            if any((recorded / name).is_file() for name in EVALUATION_OUTPUTS):
+                _evaluate_again(experiment, scratch / "run")
             return list(compare(recorded, scratch / "run"))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -58,18 +60,24 @@ def expected_differences(experiment: Experiment, arm: str, seed: int) -> str:
     if trained is None:
         return "nothing here says with which settings and code the recorded run was trained"
     if trained != train_key(experiment, arm, seed):
-        return "the recorded run is of other settings, code or versions than now: differences are to be expected"
+        return (
+            "the recorded run is of other settings, code, versions or kernels than now: differences are to be expected"
+        )
     return ""
 
 
 def _train_again(experiment: Experiment, arm: str, seed: int, scratch: Path) -> None:
-    from rl_core.evaluation import evaluate_run
     from rl_core.runner import train
 
-    settings, evaluation, again = experiment.settings(arm, seed), experiment.evaluation, scratch / "run"
-    key = train_key(experiment, arm, seed)
-    train(settings, seed, run_dir=again, state_dir=scratch / "state", key=key, provenance={})
-    evaluate_run(again / "policy.safetensors", again, episodes=evaluation.episodes, seed=evaluation.seed)
+    settings, key = experiment.settings(arm, seed), train_key(experiment, arm, seed)
+    train(settings, seed, run_dir=scratch / "run", state_dir=scratch / "state", key=key, provenance={})
+
+
+def _evaluate_again(experiment: Experiment, run: Path) -> None:
+    from rl_core.evaluation import evaluate_run
+
+    evaluation = experiment.evaluation
+    evaluate_run(run / "policy.safetensors", run, episodes=evaluation.episodes, seed=evaluation.seed)
 
 
 def compare(recorded: Path, again: Path) -> Iterator[Comparison]:

@@ -18,7 +18,7 @@ from rl_core.algorithms import ALGORITHMS
 from rl_core.arrays import AnyArray, Array, Float32
 from rl_core.config import RunSettings
 from rl_core.envs.simulation import VectorEnv
-from rl_core.errors import TrainingError
+from rl_core.errors import NotFiniteError, TrainingError
 from rl_core.handover import WeightBoard, receive, send
 from rl_core.metrics import EpisodeTracker, under
 from rl_core.networks import Params
@@ -59,9 +59,16 @@ def main(plan: CollectorPlan, connection: Connection) -> None:
             collector.serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except Exception:  # noqa: BLE001 - every failure is the learner's to report
+    except Exception as error:  # noqa: BLE001 - every failure is the learner's to report
+        reason = str(error) if isinstance(error, TrainingError) else "".join(traceback.format_exception_only(error))
         with contextlib.suppress(OSError):
-            send(connection, "error", traceback=traceback.format_exc())
+            send(
+                connection,
+                "error",
+                reason=reason.strip(),
+                traceback=traceback.format_exc(),
+                not_finite=isinstance(error, NotFiniteError),
+            )
         raise SystemExit(1) from None
 
 
@@ -142,7 +149,7 @@ class Collector:
             seen = normalized(actor, torch.from_numpy(self.env.observation))
             action: Float32 = self._act(settings.learner, actor, seen, noise).numpy()
         if not np.isfinite(action).all():
-            raise TrainingError(f"env step {self.counter}: the policy's action is not finite")
+            raise NotFiniteError(f"env step {self.counter}: the policy's action is not finite")
         return action
 
     def state(self) -> dict[str, AnyArray]:

@@ -140,12 +140,12 @@ _RANGES: dict[str, tuple[float, float]] = {
     "eval_episodes": (1, 10_000),
     "log_interval": (1, 10**12),
     "checkpoint_interval": (1, 10**12),
-    "learner_threads": (1, 1_024),
-    "collector_threads": (1, 1_024),
+    "learner_threads": (1, 128),
+    "collector_threads": (1, 128),
     "hang_timeout_s": (0.1, 86_400),
     "gamma": (0, 1),
     "tau": (0, 1),
-    "learning_rate": (0, 1),
+    "learning_rate": (1e-12, 1),
     "final_learning_rate": (0, 1),
     "beta2": (0, 1),
     "weight_decay": (0, 100),
@@ -168,7 +168,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "target_noise_clip": (0, 10),
 }
 
-_ABOVE_LOWEST = ("tau", "learning_rate")  # at 0 nothing would be learned
+_ABOVE_LOWEST = ("tau",)  # at 0 nothing would be learned
 _BELOW_HIGHEST = ("beta2",)  # at 1 Adam divides by zero
 
 _FLOAT32_EPSILON = 2.0**-23
@@ -331,6 +331,11 @@ def _check_together(settings: RunSettings, task: type[Task], arm: Mapping[str, o
         raise SettingsError(
             f"{where}: one chunk (num_envs × vector_steps_per_chunk = {chunk}) is larger than {capacity}"
         )
+    if chunk > settings.env_steps:
+        raise SettingsError(
+            f"{where}: one chunk (num_envs × vector_steps_per_chunk = {chunk}) is longer than the run's "
+            f"{settings.env_steps} env steps"
+        )
     if settings.first_update_at >= settings.env_steps:
         raise SettingsError(
             f"{where}: learning starts after {settings.first_update_at} env steps, the larger of {batch} and "
@@ -375,9 +380,10 @@ def _check_support(learner: CategoricalSettings, settings: RunSettings, where: s
         raise SettingsError(
             f"{where}: {learner.atoms} atoms from v_min ({low!r}) to v_max ({high!r}) lie closer than float32 can tell"
         )
-    if settings.normalize_rewards and not low < 0 < high:
+    if settings.normalize_rewards and min(-low, high) < distance:
         raise SettingsError(
-            f"{where}: normalize_rewards needs a support on both sides of 0, got v_min {low:g} and v_max {high:g}"
+            f"{where}: normalize_rewards needs a support that reaches an atom beyond 0 on both sides, got v_min "
+            f"{low:g} and v_max {high:g} with atoms {distance:g} apart"
         )
 
 

@@ -9,6 +9,10 @@ class TrainingError(RuntimeError):
     """A run failed: non-finite numbers, a dead or hung collector, a full disk."""
 
 
+class NotFiniteError(TrainingError):
+    """A loss or an action is no longer a number."""
+
+
 class Interrupted(Exception):  # noqa: N818 - an interruption is not an error
     """A signal asked the run to stop."""
 

@@ -24,7 +24,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Remove what `write_atomic` leaves anywhere below a folder when its process is killed. Nobody may be writing."""
     for path in list(folder.rglob(".*.tmp")):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

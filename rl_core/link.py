@@ -14,7 +14,7 @@ from typing import Any
 from rl_core import collector
 from rl_core.arrays import AnyArray, Array
 from rl_core.config import RunSettings
-from rl_core.errors import TrainingError
+from rl_core.errors import NotFiniteError, TrainingError
 from rl_core.handover import WeightBoard, receive, send
 from rl_core.networks import Params
 from rl_core.replay import Layout
@@ -187,7 +187,8 @@ class CollectorLink:
 
 def _require_no_error(info: Mapping[str, Any]) -> None:
     if info["kind"] == "error":
-        raise TrainingError(f"the collector failed:\n{info['traceback']}")
+        kind = NotFiniteError if info["not_finite"] else TrainingError
+        raise kind(f"the collector failed: {info['reason']}\n{info['traceback']}")
 
 
 class _Watch:

@@ -78,8 +78,9 @@ def load(path: Path) -> Policy:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such policy; train the run first") from None
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise SettingsError(f"{path}: not a readable policy file ({error})") from None
+    except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:  # TypeError: sizes beyond 2^63
+        reason = str(error).partition("\n")[0]  # torch adds its stack
+        raise SettingsError(f"{path}: not a readable policy file ({reason})") from None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise SettingsError(f"{path}: not a policy file of format {FORMAT}")
     if not isinstance(metadata.get("head"), str) or metadata["head"] not in HEADS:

@@ -5,12 +5,13 @@ import math
 from pathlib import Path
 
 _MOST_BYTES = 10_000_000
+_MOST_DIGITS = 300  # so that a whole number fits a float
 
 
 def parse_json(text: str | bytes) -> object:
-    """Parse JSON; raise ValueError for anything else, for numbers that are not finite and for absurd nesting."""
+    """Parse JSON; raise ValueError for anything else, for numbers that no float can hold and for absurd nesting."""
     try:
-        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+        return json.loads(text, parse_float=_finite, parse_constant=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -37,3 +38,9 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:20]} is not a finite number")
     return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)

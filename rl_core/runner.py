@@ -11,6 +11,7 @@ is waited for): learner and tables as after block k, collector and counter as af
 checkpoint: its slack keeps in place every row that a kept checkpoint can sample.
 """
 
+import dataclasses
 import hashlib
 import math
 import shutil
@@ -35,7 +36,7 @@ from rl_core.device import CPU, device_name, on_cpu, open_device
 from rl_core.device_replay import DeviceReplay
 from rl_core.envs.simulation import dimensions
 from rl_core.envs.task import Task
-from rl_core.errors import Interrupted, TrainingError
+from rl_core.errors import Interrupted, NotFiniteError, TrainingError
 from rl_core.files import remove_unfinished, write_atomic, write_json
 from rl_core.link import CollectorLink, turns_ahead
 from rl_core.metrics import under
@@ -57,7 +58,8 @@ _CHECKPOINT_REST_BYTES = 1_000_000  # environments, episodes, random streams
 _TABLE_ROW_BYTES = 4_000
 _FLOAT_BYTES = 4
 _EDGE_MASS = 0.01  # of a categorical critic's targets; more of it asks for a wider support
-_EDGE_MASS_AFTER = 0.1  # of the run's updates
+_EDGE_MASS_AFTER = 0.1  # of the run's updates,
+_EDGE_MASS_UPDATES = 1_000  # and so many: a critic's first distributions are flat and lie on the edges, too
 
 
 def train(
@@ -219,6 +221,14 @@ class _Turn:
     requested: int = 0  # vector steps asked for
     version: int = 0  # of the weights that the last request named
 
+    @classmethod
+    def read(cls, turn: Mapping[str, object]) -> "_Turn":
+        """Return what a checkpoint holds; raise ValueError for what no run has written."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(turn) != names or not all(type(value) is int and value >= 0 for value in turn.values()):
+            raise ValueError("its turn is not one")
+        return cls(**turn)  # type: ignore[arg-type]
+
 
 class _Run:
     """One run in progress. `close` ends its processes and files, whatever has happened."""
@@ -247,11 +257,12 @@ class _Run:
         self._clock = Clock()
         self._budget = settings.vector_steps * settings.num_envs
         layout = ring_layout(settings, self._task)
-        self._learner = build_learner(settings, layout, seed, device)
         work = folder / "work"
         (work / artifacts.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
         if resumed is None:
             _require_disk(folder, disk_bytes(settings))
+        _require_memory(settings, layout)
+        self._learner = build_learner(settings, layout, seed, device)
         self._memory_warning = _memory_warning(layout, artifacts.available_memory_bytes())
         self._ring = ReplayRing(folder / RING_FILE, layout)
         self._snapshots: dict[str, str] = {}  # policy files written so far, under `work`, and their SHA-256
@@ -279,8 +290,14 @@ class _Run:
             self._start()
         else:
             self._resume(self._resumed)
-        in_turns = self._settings.collection == "lockstep"
         stop.deferred = True
+        try:
+            return self._loop(stop, status)
+        except NotFiniteError as failure:
+            raise TrainingError(self._dumped(failure)) from failure
+
+    def _loop(self, stop: Stop, status: artifacts.Status) -> dict[str, Any]:
+        in_turns = self._settings.collection == "lockstep"
         while True:
             self._checkpoint_if_due(stop)
             if not in_turns:
@@ -313,7 +330,7 @@ class _Run:
     def _resume(self, state: TrainingState) -> None:
         try:
             self._restore(state)
-        except (TrainingError, KeyError, TypeError, ValueError) as error:
+        except (TrainingError, RuntimeError, KeyError, TypeError, ValueError) as error:  # RuntimeError: torch's
             raise TrainingError(f"{self._folder}: cannot be resumed ({error}); start over with --fresh") from error
         self._clock.ready()
         self._display.message(f"resumed at {self._turn.env_steps:,} of {self._budget:,} env steps")
@@ -327,7 +344,7 @@ class _Run:
         self._batches.restore(under("statistics.", state.arrays))
         self._snapshots = dict(state.info["snapshots"])
         self._learner.updates = state.info["updates"]
-        self._turn = _Turn(**state.info["turn"])
+        self._turn = _Turn.read(state.info["turn"])
         self._recorder.restore(under("recorder.", state.arrays), state.info["recorder"])
         self._clock.restore(state.info["clock"])
         self._link.wait_ready()
@@ -394,16 +411,20 @@ class _Run:
 
     def _require_finite(self) -> None:
         name = self._recorder.losses.not_finite()
-        if name is None:
-            return
+        if name is not None:
+            raise NotFiniteError(f"{name} is not finite")
+
+    def _dumped(self, failure: NotFiniteError) -> str:
+        """Leave the learner's tensors in a file, and return the whole story."""
         dump = self._folder / "not-finite.seedbed"
         arrays = {n: t.numpy() for n, t in on_cpu(self._algorithm.state(self._learner)).items()}
         states.save(dump, TrainingState(arrays, {"iteration": self._turn.block, "updates": self._learner.updates}))
         broken = next((n for n, array in arrays.items() if not np.isfinite(array).all()), "none yet")
-        raise TrainingError(
-            f"iteration {self._turn.block}: {name} is not finite (first tensor that is not: {broken}); the run cannot "
-            f"learn from here. The learner's tensors: {dump}"
-        )
+        what, _, details = str(failure).partition("\n")
+        return (
+            f"iteration {self._turn.block}: {what} (first tensor that is not: {broken}); the run cannot learn from "
+            f"here. The learner's tensors: {dump}\n{details}"
+        ).strip()
 
     def _log_if_due(self, status: artifacts.Status) -> None:
         if not self._passed(self._settings.log_interval):
@@ -430,14 +451,13 @@ class _Run:
         )
 
     def _warn_of_narrow_support(self) -> None:
-        learned = self._learner.updates / max(1, self._settings.total_updates)
-        mass = self._recorder.edge_mass
-        # A critic's first distributions are flat and lie on the edges, too: give it time.
-        if not self._warned and mass is not None and mass > _EDGE_MASS and learned > _EDGE_MASS_AFTER:
+        updates, mass = self._learner.updates, self._recorder.edge_mass
+        learned = updates > max(_EDGE_MASS_UPDATES, _EDGE_MASS_AFTER * self._settings.total_updates)
+        if not self._warned and mass is not None and mass > _EDGE_MASS and learned:
             self._warned = True
             self._display.message(
                 f"warning: {mass:.1%} of the critics' target mass sits on the edges of their support; "
-                "v_min and v_max are too narrow for these rewards"
+                "v_min and v_max are likely too narrow for these rewards"
             )
 
     def _evaluate_if_due(self) -> None:
@@ -553,6 +573,15 @@ def _require_disk(folder: Path, needed: int) -> None:
         raise TrainingError(f"{folder}: the run needs {needed / 1e6:.0f} MB of disk, {free / 1e6:.0f} MB are free")
 
 
+def _require_memory(settings: RunSettings, layout: Layout) -> None:
+    needed, free = learner_bytes(settings, layout)[0], artifacts.available_memory_bytes()
+    if free < needed:
+        raise TrainingError(
+            f"the networks and their optimisers need {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free; "
+            "make them smaller"
+        )
+
+
 def _memory_warning(layout: Layout, available: int) -> str | None:
     """Return what to say of a ring that is larger than the free memory: every sample would wait for the disk."""
     if layout.size_bytes <= available:
@@ -566,7 +595,7 @@ def _memory_warning(layout: Layout, available: int) -> str | None:
 
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()

@@ -8,7 +8,7 @@ from types import FrameType
 
 from rl_core.errors import Interrupted
 
-GRACE_S = 3.0  # a signal waits this long for the iteration to end; then the last checkpoint stands
+GRACE_S = 2.5  # a signal waits this long for the iteration to end; then the last checkpoint stands
 
 
 class Stop:

@@ -120,7 +120,10 @@ def parse_table(text: str) -> Columns:
     Raises `UnreadableError` for a row of another length than the header or a cell that is no number: what follows a
     damaged row cannot be trusted, so no part of the file is used.
     """
-    rows = list(csv.reader(io.StringIO(text)))
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise UnreadableError(f"is not CSV ({error})") from None
     if not rows or not rows[0]:
         raise UnreadableError("is empty")
     header = rows[0]
@@ -295,7 +298,11 @@ def _staleness(reader: _Reader, folder: Path, settings: RunSettings, summary: Ma
     if "task" in metadata and metadata["task"] != settings.task:
         return f"it was trained on {metadata['task']}, the arm now asks for {settings.task}"
     weights = metadata.get("weights")
-    if isinstance(weights, dict) and _nonzero(weights) != _nonzero(settings.weights):
+    if not isinstance(weights, dict):
+        return ""
+    if not all(isinstance(weight, int | float) for weight in weights.values()):
+        return "its policy says nothing readable of the reward it was trained under"
+    if _nonzero(weights) != _nonzero(settings.weights):
         return f"it was trained under {weights_text(weights)}, the arm now asks for {weights_text(settings.weights)}"
     return ""
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rl_core.arrays import AnyArray, Array, Bool, Float32
 from rl_core.envs.rewards import Transition
 from rl_core.envs.task import Task
-from rl_core.errors import SettingsError
+from rl_core.errors import SettingsError, TrainingError
 from rl_core.seeding import generator_state, set_generator_state
 
 
@@ -72,6 +72,7 @@ class VectorEnv:
         self.qvel: Array = self._batch.bind("qvel")
         self.derived: Mapping[str, Array] = {name: self._batch.bind(name) for name in task.reads}
         self._ctrl: Array = self._batch.bind("ctrl")
+        self._time: Array = self._batch.bind("time")
         self._qpos0, self._qvel0 = self.qpos[0].copy(), self.qvel[0].copy()
         low, high = self.model.actuator_ctrlrange.T
         self._action_middle, self._action_half_range = (low + high) / 2, (high - low) / 2
@@ -103,12 +104,15 @@ class VectorEnv:
         Raises:
             ValueError: the action has another shape or is not finite.
             mujoco.batch.SimulationError: the physics failed in some environments.
+            TrainingError: a simulation became unstable, and MuJoCo put it back to its start.
         """
         self._require_valid(action)
         control = self._action_middle + self._action_half_range * action
         qpos_before = self.qpos.copy()
         self._ctrl[:] = control
+        expected_time = self._time + self.dt_s
         self._batch.step(nstep=self.task.frame_skip)
+        self._require_stable(expected_time)
         self.elapsed += 1
         transition = self._transition(qpos_before, control)
         truncated = ~transition.terminated & (self.elapsed >= self.task.max_episode_steps)
@@ -189,6 +193,15 @@ class VectorEnv:
     def _observe(self) -> tuple[Float32, Float32]:
         observation = self.task.observation(self).astype(np.float32)
         return observation, self.task.privileged(self).astype(np.float32)
+
+    def _require_stable(self, expected_time: Array) -> None:
+        # Where a coordinate grows beyond all bounds, MuJoCo resets the simulation, and with it the time.
+        (unstable,) = np.nonzero((self._time < expected_time - self.dt_s / 2).reshape(-1))
+        if len(unstable):
+            raise TrainingError(
+                f"{self.task.name}: the simulation of environment {unstable[0]} became unstable; its numbers mean "
+                f"nothing. Look at the task settings: {self.task.values}"
+            )
 
     def _require_valid(self, action: Float32) -> None:
         if action.shape != (self.num_envs, self.action_dim):

@@ -15,6 +15,7 @@ from rl_core.wording import nearest, shown
 Setting = bool | int | float
 
 _LARGEST = 1e6  # of any setting: beyond it a simulation only fails later and less clearly
+_MOST = 1_000  # of a whole number, such as the physics steps of a control step
 
 
 class SimulationView(Protocol):
@@ -107,8 +108,8 @@ def _checked(value: object, default: Setting, where: str) -> Setting:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SettingsError(f"{where}: expected a number, got {shown(value)}")
     if isinstance(default, int):
-        if not isinstance(value, int) or not 1 <= value <= _LARGEST:
-            raise SettingsError(f"{where}: expected a whole number in [1, {_LARGEST:g}], got {shown(value)}")
+        if not isinstance(value, int) or not 1 <= value <= _MOST:
+            raise SettingsError(f"{where}: expected a whole number in [1, {_MOST}], got {shown(value)}")
         return value
     if not 0 <= value <= _LARGEST:
         raise SettingsError(f"{where}: expected a number in [0, {_LARGEST:g}], got {shown(value)}")

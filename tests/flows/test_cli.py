@@ -2,8 +2,10 @@
 
 import fcntl
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import check, cli, experiment, server, status, verify, versioning, workspace
-from flows.stages import CODE_ROOT, train_key, train_marker
+from flows import check, cli, conduct, experiment, server, status, verify, versioning, workspace
+from flows.stages import CODE_ROOT, EVALUATION_OUTPUTS, train_key, train_marker
 
 from .helpers import arm, dvc, flows, params, run
 
@@ -129,7 +131,7 @@ def test_a_run_is_running_while_its_lock_is_held_whatever_its_state_says(
     state.write_text(
         f'{{"state": "running", "env_steps": 5, "env_steps_total": 9, "pid": {pid}, "reason": "{reason}"}}'
     )
-    assert rows(made) == [("interrupted", "at 5 of 9 env steps, 0 MB: its process was killed")]
+    assert rows(made) == [("interrupted", "at 5 of 9 env steps, 0 MB: its process ended without a word")]
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert rows(made) == [("running", "at 5 of 9 env steps, 0 MB: [31mred")]
@@ -171,6 +173,37 @@ def test_verify_reports_a_damaged_record_as_one_difference(damage: bytes, tmp_pa
     assert found["curve.csv"]
 
 
+def test_a_run_trained_under_other_kernels_is_another_run(
+    folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = experiment.load(folder(params(plain=arm())))
+    pinned = train_key(loaded, "plain", 0)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert train_key(loaded, "plain", 0) == pinned
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert train_key(loaded, "plain", 0) != pinned
+
+
+def test_an_interruption_that_native_code_wrapped_is_still_an_interruption(
+    folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrapped(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt as interruption:
+            raise ValueError("while loading a library") from interruption
+
+    monkeypatch.setattr(conduct.Work, "prepare", wrapped)
+    monkeypatch.setattr(conduct.Stopper, "_finish", lambda self: None)
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert cli.main(["-C", str(folder(params(plain=arm()))), "sweep"]) == 128 + signal.SIGTERM
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    assert "interrupted; finished runs are kept" in capsys.readouterr().err
+
+
 def test_verify_says_first_that_the_recorded_run_is_of_other_settings(folder: Callable[[str], Path]) -> None:
     made = folder(params(plain=arm()))
     loaded = experiment.load(made)
@@ -180,11 +213,18 @@ def test_verify_says_first_that_the_recorded_run_is_of_other_settings(folder: Ca
     marker.write_text(json.dumps({"key": train_key(loaded, "plain", 0), "outputs": {}}))
     assert verify.expected_differences(loaded, "plain", 0) == ""
     (made / "params.yaml").write_text(params(plain=arm(weight=-3)))
-    assert "other settings, code or versions" in verify.expected_differences(experiment.load(made), "plain", 0)
+    assert "other settings, code, versions or kernels" in verify.expected_differences(experiment.load(made), "plain", 0)
 
 
 def rows(folder: Path) -> list[tuple[str, str]]:
     return [(row.state, row.detail) for row in status.states(experiment.load(folder))]
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"api_url": 7}', "[]"])
+def test_a_damaged_record_of_a_server_is_no_server(content: str, tmp_path: Path) -> None:
+    (tmp_path / ".seedbed").mkdir()
+    (tmp_path / ".seedbed/server.json").write_text(content)
+    assert server.running_url(tmp_path) is None
 
 
 def test_status_tells_lost_outputs_from_a_lost_cache_and_an_unrecorded_run(copied: Path) -> None:
@@ -282,6 +322,14 @@ def test_verify_finds_every_byte_equal_and_cleans_up(swept: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "9 of 9 artifacts are equal" in result.stdout
     assert not (swept / ".seedbed/verify/thrifty/0").exists()
+
+
+def test_verify_compares_no_evaluation_with_a_run_that_has_none(copied: Path) -> None:
+    for name in EVALUATION_OUTPUTS:
+        (copied / "runs/plain/0" / name).unlink()
+    result = flows("verify", "plain", "0", folder=copied)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "7 of 7 artifacts are equal" in result.stdout
 
 
 def test_verify_names_what_differs_first(copied: Path, swept: Path) -> None:

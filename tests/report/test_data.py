@@ -64,6 +64,8 @@ def test_an_unfinished_run_is_named_as_what_it_is(folder: Folder, state: str) ->
         (b"env_steps,env_steps\n1,2\n", "names a column twice"),
         (b"\xff\xfe\x00", "is not UTF-8 text"),
         (b"env_steps,return_mean\n1,\x00\n", "is not a number"),
+        (b"env_steps,return_mean\r1,2\r", "is not CSV (new-line character"),
+        (b"env_steps,return_mean\n1," + b"2" * 200_000 + b"\n", "is not CSV (field larger than"),
     ],
 )
 def test_a_damaged_curve_breaks_its_run_and_says_where(folder: Folder, content: bytes, problem: str) -> None:
@@ -97,6 +99,17 @@ def test_a_policy_of_other_weights_is_stale(folder: Folder) -> None:
     state, reason = reason_of(folder, "sac-lean", 2)
     assert state == "stale"
     assert "trained under cost_control × −0.1, reward_forward × 1, the arm now asks for" in reason
+
+
+@pytest.mark.parametrize("weight", ["x", [1], None, {}])
+def test_a_policy_whose_weights_are_no_numbers_is_stale(folder: Folder, weight: object) -> None:
+    header = json.dumps({"__metadata__": {"seedbed": json.dumps({"weights": {"reward_forward": weight}})}}).encode()
+    place = folder.experiment.run_dir("sac-lean", 2) / "policy.safetensors"
+    place.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert reason_of(folder, "sac-lean", 2) == (
+        "stale",
+        "its policy says nothing readable of the reward it was trained under",
+    )
 
 
 def test_a_run_of_another_budget_is_stale(folder: Folder) -> None:

@@ -7,6 +7,7 @@ import pytest
 from rl_core import envs
 from rl_core.envs.simulation import VectorEnv
 from rl_core.envs.task import Reflection
+from rl_core.errors import TrainingError
 from rl_core.seeding import stream
 
 STEPS = 1000
@@ -159,6 +160,14 @@ def test_a_step_that_is_both_terminal_and_the_last_counts_as_terminated(monkeypa
 def test_a_wrong_action_is_refused(action: np.ndarray) -> None:
     with pytest.raises(ValueError, match="an action is"):
         make("Reacher-v5").step(action.astype(np.float32))
+
+
+def test_a_simulation_that_mujoco_had_to_reset_is_an_error() -> None:
+    env = make("HalfCheetah-v5")
+    env.step(np.zeros((NUM_ENVS, 6), np.float32))
+    env.qvel[2] = 1e12
+    with pytest.raises(TrainingError, match="the simulation of environment 2 became unstable"):
+        env.step(np.zeros((NUM_ENVS, 6), np.float32))
 
 
 def test_a_state_of_another_task_is_refused() -> None:

@@ -66,6 +66,11 @@ def hostile(tmp_path: Path) -> dict[str, bytes]:
     def with_metadata(text: str, tensors: dict[str, torch.Tensor] = good) -> bytes:
         return bytes(safetensors.torch.save(tensors, {policy.METADATA_KEY: text}))
 
+    def with_empty_tensor(shape: list[int]) -> bytes:
+        tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+        header = json.dumps({"__metadata__": {policy.METADATA_KEY: described}, "actor.x": tensor}).encode()
+        return len(header).to_bytes(8, "little") + header
+
     described = json.dumps({"format": 1, **METADATA})
     normalizer = {"normalizer.mean": torch.zeros(17), "normalizer.std": torch.ones(17)}
     return {
@@ -74,6 +79,7 @@ def hostile(tmp_path: Path) -> dict[str, bytes]:
         "zip bomb": _zip_bomb(),
         "cut off": whole[:-50],
         "oversized header": (2**62).to_bytes(8, "little") + b"{}",
+        "a size that overflows": with_empty_tensor([0, 2**63]),
         "no metadata": bytes(safetensors.torch.save(good)),
         "metadata is no JSON": with_metadata("{"),
         "another format": with_metadata(json.dumps({**METADATA, "format": 99})),
