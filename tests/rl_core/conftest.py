@@ -3,10 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pytest
+
+from rl_core import runner
+from rl_core.config import resolve
 from rl_core.presets import PRESETS
 
 SMALL: dict[str, Any] = {
@@ -33,6 +38,28 @@ for _name in PRESETS:
 def small(algorithm: str = "sac", **changes: Any) -> dict[str, Any]:
     """Return a small arm of any preset."""
     return {**SMALL, "algorithm": algorithm, **NETWORKS[algorithm], **changes}
+
+
+def train(folder: Path, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """Train a small run in this process; return its summary."""
+    settings = resolve(small(**changes), where="arm")
+    return runner.train(settings, seed, run_dir=folder / "run", state_dir=folder / "state", key="k", provenance={})
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """Return what status.json says of a run that has not ended well."""
+    content: dict[str, Any] = json.loads((folder / "state" / "status.json").read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.fixture
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a test after which a process of its own still runs, or something stands in shared memory."""
+    shared = set(Path("/dev/shm").iterdir())
+    yield
+    for child in psutil.Process().children(recursive=True):
+        assert "resource_tracker" in " ".join(child.cmdline()), child
+    assert set(Path("/dev/shm").iterdir()) <= shared
 
 
 SCRIPT = """

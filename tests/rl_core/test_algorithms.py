@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from rl_core.algorithms import ALGORITHMS, flash_sac, sac, td3
-from rl_core.critics import expectation, project_categorical, twin, twin_q
+from rl_core.critics import cross_entropy, expectation, project_categorical, twin, twin_q
 from rl_core.networks import gaussian_head, init_mlp, init_twin, mlp, polyak_, squashed_sample
 from rl_core.optimizer import Adam
 from rl_core.presets import (
@@ -93,8 +93,9 @@ def test_log_std_stays_in_its_bounds() -> None:
     torch.testing.assert_close(log_std, torch.tensor([[-5.0, 2.0]]))
 
 
+@pytest.mark.parametrize("batch_shape", [(7,), (), (2, 1, 3)])
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_perceptron_equals_torch_modules(layer_norm: bool) -> None:
+def test_perceptron_equals_torch_modules(layer_norm: bool, batch_shape: tuple[int, ...]) -> None:
     params = init_mlp((3, 8, 6, 2), layer_norm=layer_norm, generator=generator())
     layers: list[torch.nn.Module] = []
     for i, (n_in, n_out) in enumerate([(3, 8), (8, 6), (6, 2)]):
@@ -103,7 +104,7 @@ def test_perceptron_equals_torch_modules(layer_norm: bool) -> None:
         layers += (
             [linear] if i == 2 else [linear, *([torch.nn.LayerNorm(n_out)] if layer_norm else []), torch.nn.ReLU()]
         )
-    x = torch.randn(7, 3, generator=generator(1))
+    x = torch.randn(*batch_shape, 3, generator=generator(1))
     torch.testing.assert_close(mlp(params, x), torch.nn.Sequential(*layers)(x))
 
 
@@ -248,6 +249,97 @@ def test_state_names_every_tensor_that_an_update_changes(name: str) -> None:
         module.update(other, batch(seed=n))
     for key, tensor in module.state(one).items():
         assert torch.equal(tensor, module.state(other)[key]), key
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_targets_start_as_copies_and_move_by_tau_and_only_when_they_should(name: str) -> None:
+    learner = build(name, policy_delay=2, tau=0.3)
+    pairs = {"critic": (learner.target_critic, learner.critic)}
+    if hasattr(learner, "target_actor"):
+        pairs["actor"] = (learner.target_actor, learner.actor)
+    for target, online in pairs.values():
+        for key, tensor in target.items():
+            assert torch.equal(tensor, online[key])
+            assert tensor.data_ptr() != online[key].data_ptr()
+    for n in range(1, 5):
+        before = {part: copies(target) for part, (target, _) in pairs.items()}
+        ALGORITHMS[name].update(learner, batch(seed=n))
+        still = name == "td3" and n % 2 == 1  # TD3's targets wait for the actor, all others move at every update
+        for part, (target, online) in pairs.items():
+            for key, tensor in target.items():
+                moved = before[part][key] + (0 if still else 0.3) * (online[key] - before[part][key])
+                torch.testing.assert_close(tensor, moved.detach(), rtol=1e-6, atol=1e-7)
+
+
+def actions_of(name: str, learner: Any, data: Batch, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the actor's actions and their log densities as the paper has them; the latter are 0 for TD3."""
+    if name in ("td3", "fast_td3"):
+        return torch.tanh(mlp(learner.actor, data.obs)), torch.zeros(len(data.obs))
+    if name == "flash_sac":  # batch norm sees both halves
+        both = torch.cat((data.obs, data.next_obs))
+        mean, x = (part[: len(data.obs)] for part in unit_net(learner.actor, both, ("mean", "std"), training=True))
+        return squashed_sample(mean, -10 + 6 * (1 + torch.tanh(x)), noise[: len(data.obs)])
+    activation = torch.nn.functional.silu if name == "fast_sac" else torch.relu
+    mean, x = mlp(learner.actor, data.obs, activation=activation).chunk(2, -1)
+    return squashed_sample(mean, -5 + (2.5 if name == "fast_sac" else 3.5) * (1 + torch.tanh(x)), noise)
+
+
+def both_q(name: str, learner: Any, data: Batch, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both critics' values of other actions."""
+    if name in ("sac", "td3"):
+        return twin_q(learner.critic, data.critic_obs, action)
+    if name == "flash_sac":
+        x = torch.cat((data.critic_obs, action), -1)
+        logits = [unit_net(learner.critic, x, ("q",), f"q{i}.", training=False)[0] for i in (1, 2)]
+    else:
+        activation = torch.nn.functional.silu if name == "fast_sac" else torch.relu
+        logits = list(twin(learner.critic, data.critic_obs, action, activation=activation))
+    q1, q2 = (logit.softmax(-1) @ learner.atoms for logit in logits)
+    return q1, q2
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_actor_climbs_what_its_paper_says(name: str) -> None:
+    changes = {"final_learning_rate": 0.0} if name == "flash_sac" else {}
+    alpha = 0.0 if "td3" in name else 0.4
+    changes |= {"initial_alpha": alpha} if alpha else {}
+    learner = build(name, learning_rate=0.0, policy_delay=1, **changes)
+    data, draws = batch(obs=20 * torch.randn(64, 3, generator=generator(7))), generator(2)
+    if name != "flash_sac":  # whose actor comes first
+        torch.randn(64, 2, generator=draws)  # the critics' noise
+    noise = torch.randn(128 if name == "flash_sac" else 64, 2, generator=draws)
+    with torch.no_grad():
+        action, log_prob = actions_of(name, learner, data, noise)
+        q1, q2 = both_q(name, learner, data, action)
+    assert 0 < int((q1 < q2).sum()) < 64
+    q = {"td3": q1, "fast_sac": (q1 + q2) / 2}.get(name, torch.minimum(q1, q2))
+    found = ALGORITHMS[name].update(learner, data)["actor_loss"]
+    torch.testing.assert_close(found, (alpha * log_prob - q).mean())
+
+
+def test_target_entropies_are_the_papers() -> None:
+    assert build("sac").target_entropy == -2
+    assert build("fast_sac").target_entropy == 0
+    assert build("flash_sac").target_entropy == pytest.approx(2 * math.log(0.15 * math.sqrt(2 * math.pi * math.e)))
+    assert build("sac", target_entropy=0.5).target_entropy == 0.5
+
+
+def test_gradients_are_those_of_finite_differences_in_float64() -> None:
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=draws, dtype=torch.float64).requires_grad_()
+
+    draws = generator(3)
+    assert torch.autograd.gradcheck(squashed_sample, (drawn(2, 3, 2), drawn(2, 3, 2), drawn(2, 3, 2)))
+    assert torch.autograd.gradcheck(gaussian_head, (drawn(4, 6),))
+    masses = drawn(3, 7).detach().softmax(-1)
+    assert torch.autograd.gradcheck(lambda logits: cross_entropy(masses, logits), (drawn(3, 7),))
+    for layer_norm in (False, True):
+        sizes = init_mlp((3, 5, 2), layer_norm=layer_norm, generator=draws)
+        params = {name: tensor.double().requires_grad_() for name, tensor in sizes.items()}
+        assert torch.autograd.gradcheck(
+            lambda x, *tensors, names=tuple(params): mlp(dict(zip(names, tensors, strict=True)), x),
+            (drawn(4, 3), *params.values()),
+        )
 
 
 def test_initial_weights_are_uniform_in_the_fan_in_bound() -> None:

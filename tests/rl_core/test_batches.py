@@ -10,6 +10,7 @@ import torch
 from rl_core.batches import Batches
 from rl_core.config import resolve
 from rl_core.envs.task import Mirror, Reflection
+from rl_core.normalization import RewardScaler
 from rl_core.replay import Layout, ReplayRing
 
 NUM_ENVS = 4
@@ -86,6 +87,22 @@ def test_statistics_come_from_whole_chunks_across_the_wrap_and_every_row_counts_
     mean = batches._observations.moments.mean
     np.testing.assert_allclose(mean, seen.mean(0, dtype=np.float64), rtol=1e-9)
     assert batches._observations.moments.count == 40
+
+
+def test_reward_statistics_follow_each_environment_through_the_wrap(tmp_path: Path) -> None:
+    batches, ring = make(tmp_path, normalize_rewards=True)
+    expected = RewardScaler(NUM_ENVS, gamma=0.99, limit=np.inf)
+    for vector_steps, start in ((5, 0), (9, 20)):  # 36 rows in 28 slots: the second chunk wraps
+        written = fill(ring, vector_steps)
+        batches.learn_statistics(start, vector_steps * NUM_ENVS)
+        steps = slice(start // NUM_ENVS, vector_steps)
+        reward = written["reward"].reshape(-1, NUM_ENVS)[steps]
+        done = (written["terminated"] | written["truncated"]).reshape(-1, NUM_ENVS)[steps]
+        expected.update(reward, done)
+    assert batches._rewards is not None
+    np.testing.assert_allclose(batches._rewards.returns, expected.returns, rtol=1e-12)
+    assert batches._rewards.divisor == expected.divisor
+    assert batches._rewards.moments.count == 9 * NUM_ENVS
 
 
 def test_more_rows_than_the_ring_holds_leave_the_newest_whole_vector_steps(tmp_path: Path) -> None:

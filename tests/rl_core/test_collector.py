@@ -70,6 +70,17 @@ def test_the_first_transition_is_recorded_like_any_other(tmp_path: Path) -> None
     assert np.array_equal(rows[4:8, :9], rows[:4, -9:])  # no episode ends in two steps
 
 
+def test_chunks_go_on_where_the_last_one_ended_with_raw_values_in_the_ring(tmp_path: Path) -> None:
+    collector, _, _ = make(tmp_path, algorithm="fast_sac", learning_starts=1)
+    env, first = collector.env, collector.env.observation.copy()
+    for _ in range(2):
+        collector.collect(1, 0)
+    rows = collector.ring.newest(0, 8)
+    assert collector.env is env  # built once
+    assert np.array_equal(rows[:4, :9], first)  # though the policy saw it normalised
+    assert np.array_equal(rows[4:, :9], rows[:4, -9:])
+
+
 def test_warm_up_is_uniform_or_the_untrained_policys_as_the_settings_say(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     uniform, _, _ = make(tmp_path / "a", learning_starts=10_000, env_steps=20_000)

@@ -133,6 +133,10 @@ def test_to_dict_holds_every_field_and_differs_when_any_setting_does() -> None:
         ({"task_settings": {"frameskip": 2}}, "has no setting 'frameskip'; did you mean 'frame_skip'?"),
         ({"task_settings": {"frame_skip": 0}}, "expected a whole number in [1, 1000], got 0"),
         ({"batch_size": 512, "replay_capacity": 100}, "batch_size (512) is larger than replay_capacity (100)"),
+        (
+            {"num_envs": 64, "vector_steps_per_chunk": 8, "replay_capacity": 500},
+            "one chunk (num_envs × vector_steps_per_chunk = 512) is larger than replay_capacity (500)",
+        ),
         ({"learning_starts": 200_000}, "nothing would be learned"),
         ({"symmetry": True}, "arm.symmetry: HalfCheetah-v5 has no mirror"),
         ({"task": "Reacher-v5", "symmetry": True, "batch_size": 255}, "symmetry needs an even batch_size, got 255"),

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import pickle
 import tracemalloc
 import zipfile
@@ -226,6 +227,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         write_atomic(tmp_path / "f.json", "text")  # type: ignore[arg-type]
     assert json.loads((tmp_path / "f.json").read_text(encoding="utf-8")) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["f.json"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: done.append("fsync") or fsync(number))
+    monkeypatch.setattr(Path, "replace", lambda path, to: done.append("rename") or replace(path, to))
+    state.save(tmp_path / "s", TrainingState({"x": np.zeros(3)}, {}))
+    assert done == ["fsync", "rename"]
+    assert state.load(tmp_path / "s").arrays["x"].shape == (3,)
 
 
 def test_a_csv_is_continued_where_it_was_cut(tmp_path: Path) -> None:

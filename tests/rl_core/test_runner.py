@@ -31,26 +31,9 @@ from rl_core.link import CollectorLink
 from rl_core.networks import Params, init_mlp
 from rl_core.presets import PRESETS
 from rl_core.replay import Layout, ReplayRing
-from tests.rl_core.conftest import artifacts, small, start
+from tests.rl_core.conftest import artifacts, small, start, status, train
 
-
-def train(folder: Path, seed: int = 0, **changes: Any) -> dict[str, Any]:
-    settings = resolve(small(**changes), where="arm")
-    return runner.train(settings, seed, run_dir=folder / "run", state_dir=folder / "state", key="k", provenance={})
-
-
-def status(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "state" / "status.json").read_text(encoding="utf-8"))
-    return content
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    shared = set(Path("/dev/shm").iterdir())
-    yield
-    for child in psutil.Process().children(recursive=True):
-        assert "resource_tracker" in " ".join(child.cmdline()), child
-    assert set(Path("/dev/shm").iterdir()) <= shared
+pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
 
 @pytest.mark.parametrize("algorithm", PRESETS)
@@ -288,6 +271,36 @@ def test_a_chunk_is_gathered_with_weights_of_exactly_so_many_hand_overs_ago(
     assert published == expected
 
 
+@pytest.mark.parametrize("collection", ["pipelined", "lockstep"])
+def test_the_learner_trains_while_the_collector_gathers_in_pipelined_mode_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collection: str
+) -> None:
+    links: list[CollectorLink] = []
+    under_way: list[int] = []
+    update = ALGORITHMS["sac"].update
+
+    class Frozen(CollectorLink):
+        """Its collector stands still from the twentieth request on until the learner makes an update."""
+
+        def request(self, *, vector_steps: int, version: int) -> None:
+            links[:] = [self]
+            if version == 20 and collection == "pipelined":
+                os.kill(self._process.pid or 0, signal.SIGSTOP)
+            super().request(vector_steps=vector_steps, version=version)
+
+    def trained(learner: Any, batch: Any) -> Any:
+        under_way.append(links[0].under_way)
+        os.kill(links[0]._process.pid or 0, signal.SIGCONT)
+        return update(learner, batch)
+
+    monkeypatch.setattr(ALGORITHMS["sac"], "update", trained)
+    monkeypatch.setattr(runner, "CollectorLink", Frozen)
+    train(tmp_path, collection=collection, env_steps=360, hang_timeout_s=20.0)
+    last_block = 12  # nothing is left to gather
+    assert set(under_way[:-last_block]) == {1 if collection == "pipelined" else 0}
+    assert set(under_way[-last_block:]) == {0}
+
+
 def test_the_policy_delay_counts_over_the_run_also_at_one_update_an_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +409,29 @@ def test_rows_are_never_torn_while_the_collector_runs_ahead(tmp_path: Path) -> N
         with pytest.raises(RuntimeError, match="4 turns are under way, no more than 4 may be"):
             link.request(vector_steps=4, version=version)
     assert seen > 20
+
+
+def test_each_turn_is_gathered_with_its_own_weights_however_many_are_under_way(tmp_path: Path) -> None:
+    settings = resolve(small(collection="async", warmup="policy"), where="arm")
+    layout = runner.ring_layout(settings, InvertedDoublePendulum())
+
+    def acting(version: int) -> dict[str, torch.Tensor]:
+        """Weights whose action is 0.2 × version, with the smallest deviation."""
+        bias = torch.tensor([math.atanh(0.2 * version), -20.0])
+        return {"0.weight": torch.zeros(2, 9), "0.bias": bias}
+
+    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, weights=acting(0))) as link:
+        link.wait_ready()
+        os.kill(link._process.pid or 0, signal.SIGSTOP)  # all four turns are under way before it reads any weights
+        for version in range(1, 5):
+            link.publish(version, acting(version))
+            link.request(vector_steps=3, version=version)
+        os.kill(link._process.pid or 0, signal.SIGCONT)
+        while link.under_way:
+            link.wait_chunk()
+    rows = ReplayRing(tmp_path / "replay.bin", layout).newest(0, 48)
+    expected = 0.2 * np.repeat(np.arange(1, 5), 12)
+    np.testing.assert_allclose(rows[:, 9], expected, atol=0.05)
 
 
 @pytest.fixture
