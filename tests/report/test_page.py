@@ -153,6 +153,12 @@ def test_a_complete_report_has_no_banner(built: Built) -> None:
     assert built.summary["complete"] is True
 
 
+def test_runs_that_no_rerun_repeats_are_named(planned: Callable[..., Folder], render: Render) -> None:
+    arms = {"plain": PLAIN, "free": {**PLAIN, "collection": "async"}}
+    text = render(planned(arms=arms, seeds=[0]).write_all()).page.text
+    assert "Not reproducible, a rerun gives other numbers: free collects asynchronously." in text
+
+
 def test_an_experiment_without_any_run_is_an_honest_page(planned: Callable[..., Folder], render: Render) -> None:
     found = render(planned())
     assert "Incomplete: 12 of 12 runs are not trained and evaluated." in found.page.text

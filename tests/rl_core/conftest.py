@@ -1,6 +1,7 @@
 """A run small enough to train in a second, and a process that trains one so that it can be killed."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
+ROOT = str(Path(__file__).parents[2])  # the code beside these tests, whatever is installed
+
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -88,7 +91,7 @@ def start(arm: Mapping[str, Any], seed: int, folder: Path, *, trace: Path | None
     command = [sys.executable, str(folder / "train.py"), json.dumps(dict(arm)), str(seed), str(folder)]
     command += [str(trace)] if trace else []
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": ROOT})
 
 
 def artifacts(folder: Path) -> dict[str, bytes]:

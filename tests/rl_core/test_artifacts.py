@@ -1,5 +1,6 @@
 """What a run that has ended says: its summary, its timing, and a policy with the statistics of all that it has seen."""
 
+import csv
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,25 @@ def test_the_summary_counts_the_run(watched: Watched) -> None:
     assert summary["best_return"] >= summary["final_return"]
     assert 0 < summary["episode_length"] < 600
     assert summary["reproducible"] is True
+
+
+def test_the_last_row_of_progress_describes_the_episodes_in_the_ring(watched: Watched) -> None:
+    with (watched.folder / "run" / "progress.csv").open(encoding="utf-8") as file:
+        last = list(csv.DictReader(file))[-1]
+    reward, terminated, truncated = watched.rows[:, 10:13].astype(np.float64).T.reshape(3, -1, 4)  # 4 environments
+    returns, lengths, ends = [], [], []
+    total, length = np.zeros(4), np.zeros(4)
+    for r, end, cut in zip(reward, terminated, truncated, strict=True):
+        total, length, done = total + r, length + 1, (end + cut) > 0
+        returns += total[done].tolist()
+        lengths += length[done].tolist()
+        ends += end[done].tolist()
+        total, length = np.where(done, 0, total), np.where(done, 0, length)
+    assert int(last["episodes"]) == len(returns) <= 100
+    assert float(last["return_mean"]) == pytest.approx(np.mean(returns))
+    assert float(last["length_mean"]) == pytest.approx(np.mean(lengths))
+    assert float(last["terminated_fraction"]) == pytest.approx(np.mean(ends))
+    assert np.mean(ends) > 0
 
 
 def test_the_timing_names_the_machine_and_the_threads_that_were_set(watched: Watched) -> None:

@@ -220,6 +220,12 @@ def test_the_device_is_the_cpu_unless_an_arm_says_otherwise_and_only_there_bytes
     assert not settings.reproducible
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_process_has_one_thread_unless_an_arm_says_otherwise(name: str) -> None:
+    base = resolve({**ARM, "algorithm": name}, where="arm")
+    assert (base.learner_threads, base.collector_threads) == (1, 1)  # however many cores the machine has
+
+
 @pytest.mark.parametrize("key", ["task", "algorithm", "env_steps"])
 def test_a_missing_key_is_named(key: str) -> None:
     with pytest.raises(SettingsError, match=f"the key '{key}' is missing"):

@@ -17,10 +17,11 @@ import torch
 from rl_core import checkpoints, runner, stopping
 from rl_core.algorithms import ALGORITHMS
 from rl_core.config import resolve
+from rl_core.envs.inverted_double_pendulum import InvertedDoublePendulum
 from rl_core.errors import Interrupted, TrainingError
 from rl_core.link import CollectorLink
 from rl_core.networks import Params, init_mlp
-from rl_core.replay import Layout
+from rl_core.replay import Layout, ReplayRing
 from tests.rl_core.conftest import artifacts, small, status, train
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
@@ -92,6 +93,11 @@ def at_update(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], No
     return arrange
 
 
+def numbers(folder: Path) -> list[int]:
+    """Return the numbers of a run's checkpoints."""
+    return sorted(int(path.stem.partition("-")[2]) for path in (folder / "state").glob("checkpoint-*.seedbed"))
+
+
 def test_stopped_by_a_signal_and_resumed_equals_uninterrupted(
     tmp_path: Path, at_update: Callable[[int, Callable[[], None]], None]
 ) -> None:
@@ -101,13 +107,30 @@ def test_stopped_by_a_signal_and_resumed_equals_uninterrupted(
         train(tmp_path / "stopped")
     assert (caught.value.signum, caught.value.resumable) == (signal.SIGINT, True)
     assert status(tmp_path / "stopped")["state"] == "interrupted"
+    assert numbers(tmp_path / "stopped") == [504, 516]  # the latter at the end of the iteration, for the signal
     train(tmp_path / "stopped")
     assert artifacts(tmp_path / "stopped") == artifacts(tmp_path / "whole")  # no episode is lost or counted twice
 
 
-def numbers(folder: Path) -> list[int]:
-    """Return the numbers of a run's checkpoints."""
-    return sorted(int(path.stem.partition("-")[2]) for path in (folder / "state").glob("checkpoint-*.seedbed"))
+def test_stopped_in_async_mode_and_resumed_every_episode_is_counted_once(
+    tmp_path: Path, at_update: Callable[[int, Callable[[], None]], None]
+) -> None:
+    changes: dict[str, Any] = {"collection": "async", "checkpoint_interval": 24, "replay_capacity": 1200}
+    settings = resolve(small(**changes), where="arm")
+    ended: list[int] = []
+
+    def published() -> None:
+        layout = runner.ring_layout(settings, InvertedDoublePendulum())
+        rows = ReplayRing(tmp_path / "state" / "replay.bin", layout).newest(0, 1200)
+        ended.append(int(rows[:, layout.reward_column + 1 : layout.reward_column + 3].sum()))
+
+    at_update(100, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted):
+        train(tmp_path, **changes)
+    folders = {"run_dir": tmp_path / "run", "state_dir": tmp_path / "state"}
+    summary = runner.train(settings, 0, **folders, key="k", provenance={}, published=published)
+    assert [summary["episodes"]] == ended
+    assert ended[0] > 20
 
 
 def hang() -> None:

@@ -355,8 +355,12 @@ def test_asynchronous_collection_gathers_the_whole_budget_and_says_that_it_is_no
 
 
 def test_asynchronous_learning_keeps_to_its_limit_of_updates_per_env_step(tmp_path: Path) -> None:
-    summary = train(tmp_path, collection="async", max_updates_per_env_step=0.25)
-    assert 0 < summary["updates"] <= 0.25 * 1200
+    # At most four chunks arrive an iteration, and each iteration learns: without a limit there are 12 updates for 48
+    # env steps, or more.
+    summary = train(tmp_path, collection="async", max_updates_per_env_step=0.05, log_interval=1)
+    assert 0 < summary["updates"] <= 0.05 * 1200
+    with (tmp_path / "run" / "progress.csv").open(encoding="utf-8") as file:
+        assert all(int(row["updates"]) <= 0.05 * int(row["env_steps"]) for row in csv.DictReader(file))
 
 
 def test_an_asynchronous_run_that_was_killed_goes_on_and_counts_every_env_step(tmp_path: Path) -> None:
