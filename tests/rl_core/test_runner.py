@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -269,6 +270,23 @@ def test_a_chunk_is_gathered_with_weights_of_exactly_so_many_hand_overs_ago(
     learning = math.ceil(100 / 12)  # the first chunk that reaches the threshold
     expected = [max(0, chunk - behind - learning + 2) * block for chunk in range(chunks)]
     assert published == expected
+
+
+def test_the_running_statistics_of_batch_norm_are_published_as_they_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[torch.Tensor] = []
+
+    class Watched(CollectorLink):
+        def publish(self, version: int, weights: Any) -> None:
+            published.append(weights["in.mean"].clone())
+            super().publish(version, weights)
+
+    monkeypatch.setattr(runner, "CollectorLink", Watched)
+    train(tmp_path, algorithm="flash_sac", env_steps=180)
+    first_learned = 10  # nine chunks of 12 reach the threshold; the tenth is requested before their block
+    assert all(torch.equal(mean, published[0]) for mean in published[:first_learned])
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(published[first_learned - 1 :]))
 
 
 @pytest.mark.parametrize("collection", ["pipelined", "lockstep"])
