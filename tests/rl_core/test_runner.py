@@ -24,7 +24,7 @@ import torch
 
 from rl_core import checkpoints, runner
 from rl_core import state as states
-from rl_core.algorithms import ALGORITHMS
+from rl_core.algorithms import ALGORITHMS, sac
 from rl_core.config import resolve
 from rl_core.envs.inverted_double_pendulum import InvertedDoublePendulum
 from rl_core.errors import TrainingError
@@ -543,7 +543,8 @@ def test_an_action_that_is_not_finite_leaves_the_learners_tensors_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(link: CollectorLink, version: int, weights: Params) -> None:
-        publish(link, version, {name: torch.full_like(tensor, float("nan")) for name, tensor in weights.items()})
+        finite = 1.0 if version < 3 else float("nan")
+        publish(link, version, {name: finite * tensor for name, tensor in weights.items()})
 
     publish = CollectorLink.publish
     monkeypatch.setattr(CollectorLink, "publish", broken)
@@ -564,6 +565,15 @@ def test_a_checkpoint_of_an_impossible_turn_is_refused(turn: dict[str, object]) 
     assert runner._Turn.read(whole).requested == 3
     with pytest.raises(ValueError, match="its turn"):
         runner._Turn.read({**whole, **turn})
+
+
+def test_networks_larger_than_the_free_memory_are_refused_before_they_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner.artifacts, "available_memory_bytes", lambda: 1_000)
+    monkeypatch.setattr(sac, "build", None)
+    with pytest.raises(TrainingError, match=r"the networks and their optimisers need [\d.]+ GB of memory"):
+        train(tmp_path)
 
 
 def test_the_write_read_ratio_nears_that_of_the_settings(tmp_path: Path) -> None:
@@ -617,7 +627,7 @@ def test_too_little_disk_is_one_clear_error_before_anything_starts(
 def test_a_ring_larger_than_the_free_memory_is_told_before_anything_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runner.artifacts, "available_memory_bytes", lambda: 1_000)
-    train(tmp_path)
+    monkeypatch.setattr(runner.artifacts, "available_memory_bytes", lambda: 50_000)
+    train(tmp_path, replay_capacity=1_000)
     lines = capfd.readouterr().out.splitlines()
     assert "is larger than the free memory (0.0 GB): sampling will wait for the disk; lower replay_capacity" in lines[1]
