@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-KILL_AFTER_S = 3.8  # a training needs up to 3 s to write its checkpoint
+KILL_AFTER_S = 3.8  # a training takes up to 2.5 s until it writes its checkpoint
 POLL_S = 0.2
 PR_SET_PDEATHSIG = 1
 

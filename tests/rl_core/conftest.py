@@ -5,15 +5,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from rl_core import runner
 from rl_core.config import resolve
+from rl_core.link import CollectorLink
+from rl_core.networks import init_mlp
 from rl_core.presets import PRESETS
+from rl_core.replay import Layout
 
 SMALL: dict[str, Any] = {
     "task": "InvertedDoublePendulum-v5",
@@ -99,3 +104,13 @@ def artifacts(folder: Path) -> dict[str, bytes]:
     run = folder / "run"
     snapshots = {f"checkpoints/{p.name}": p.read_bytes() for p in sorted((run / "checkpoints").iterdir())}
     return {name: (run / name).read_bytes() for name in DETERMINISTIC} | snapshots
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[CollectorLink]:
+    """A collector of its own, which counts as hanging after a second."""
+    settings = resolve(small(hang_timeout_s=1.0), where="arm")
+    actor = init_mlp((9, 16, 2), generator=torch.Generator())
+    layout = Layout(obs_dim=9, action_dim=1, capacity=300, slack=300)
+    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, weights=actor)) as made:
+        yield made

@@ -4,8 +4,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from rl_core.config import resolve
 from rl_core.envs.inverted_double_pendulum import InvertedDoublePendulum
 from rl_core.errors import Interrupted, TrainingError
 from rl_core.link import CollectorLink
-from rl_core.networks import Params, init_mlp
-from rl_core.replay import Layout, ReplayRing
+from rl_core.networks import Params
+from rl_core.replay import ReplayRing
 from tests.rl_core.conftest import artifacts, small, status, train
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
@@ -187,15 +186,6 @@ def test_checkpoints_are_taken_at_every_interval(tmp_path: Path, monkeypatch: py
     train(tmp_path, env_steps=600)
     # The first chunk of 12 at or beyond each multiple of 100; at the end the artifacts stand instead.
     assert taken == [108, 204, 300, 408, 504]
-
-
-@pytest.fixture
-def link(tmp_path: Path) -> Iterator[CollectorLink]:
-    settings = resolve(small(), where="arm")
-    actor = init_mlp((9, 16, 2), generator=torch.Generator())
-    layout = Layout(obs_dim=9, action_dim=1, capacity=300, slack=300)
-    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, weights=actor)) as made:
-        yield made
 
 
 def test_a_collector_is_spawned_and_one_that_does_not_react_is_ended_with_the_link(link: CollectorLink) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -454,15 +453,6 @@ def test_each_turn_is_gathered_with_its_own_weights_however_many_are_under_way(t
     rows = ReplayRing(tmp_path / "replay.bin", layout).newest(0, 48)
     expected = 0.2 * np.repeat(np.arange(1, 5), 12)
     np.testing.assert_allclose(rows[:, 9], expected, atol=0.05)
-
-
-@pytest.fixture
-def link(tmp_path: Path) -> Iterator[CollectorLink]:
-    settings = resolve(small(hang_timeout_s=1.0), where="arm")
-    actor = init_mlp((9, 16, 2), generator=torch.Generator())
-    layout = Layout(obs_dim=9, action_dim=1, capacity=300, slack=300)
-    with closing(CollectorLink(settings, 0, layout=layout, folder=tmp_path, weights=actor)) as made:
-        yield made
 
 
 def test_a_killed_collector_is_reported_by_its_signal(link: CollectorLink) -> None:
