@@ -194,7 +194,7 @@ def _read_marker(marker: Path) -> dict[str, object] | None:
 def recorded_key(marker: Path) -> str | None:
     """Return the key of the inputs that a completed stage had, or None where that is not known."""
     content = _read_marker(marker)
-    if not isinstance(content, dict) or not isinstance(content.get("outputs"), dict):
+    if content is None or not isinstance(content.get("outputs"), dict):
         return None
     return str(content.get("key"))
 

@@ -286,12 +286,12 @@ class _Run:
 
     def to_the_end(self, stop: Stop, status: artifacts.Status) -> dict[str, Any]:
         """Run the loop; leave every artifact but timing.json in the work folder. Returns the summary."""
-        if self._resumed is None:
-            self._start()
-        else:
-            self._resume(self._resumed)
-        stop.deferred = True
         try:
+            if self._resumed is None:
+                self._start()
+            else:
+                self._resume(self._resumed)
+            stop.deferred = True
             return self._loop(stop, status)
         except NotFiniteError as failure:
             raise TrainingError(self._dumped(failure)) from failure

@@ -529,11 +529,12 @@ def test_a_support_that_is_too_narrow_is_told_in_the_log_and_the_summary(
     assert wide["edge_mass"] < summary["edge_mass"]
 
 
+@pytest.mark.parametrize("first", [1, 3], ids=["in the very first chunk", "later"])
 def test_an_action_that_is_not_finite_leaves_the_learners_tensors_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     def broken(link: CollectorLink, version: int, weights: Params) -> None:
-        finite = 1.0 if version < 3 else float("nan")
+        finite = 1.0 if version < first else float("nan")
         publish(link, version, {name: finite * tensor for name, tensor in weights.items()})
 
     publish = CollectorLink.publish
