@@ -1,6 +1,7 @@
 """`check`: what an experiment resolves to, and what it will cost."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +102,18 @@ def _total(experiment: Experiment, costs: dict[str, Cost]) -> Iterator[str]:
     else:
         unknown = ", ".join(arm for arm, cost in costs.items() if cost.wall_s is None)
         yield f"all runs: no estimate, since no run is recorded of {unknown}"
+    yield _disk(experiment, costs, seeds, cores)
+
+
+def _disk(experiment: Experiment, costs: dict[str, Cost], seeds: int, cores: int) -> str:
     largest = sorted((cost.state_bytes for cost in costs.values() for _ in experiment.seeds), reverse=True)
     outputs = [cost.output_bytes for cost in costs.values()]
     kept = sum(size or 0 for size in outputs) * seeds
-    yield (
-        f"disk: {_size(sum(largest[:cores]))} while they train"
+    needed, free = sum(largest[:cores]), shutil.disk_usage(experiment.directory).free
+    return (
+        f"disk: {_size(needed)} while they train"
         + (f", {_size(2 * kept)} kept in runs/ and in DVC's cache" if all(outputs) else "")
+        + (f"; {_size(free)} are free" if free >= needed else f"; TOO LITTLE: only {_size(free)} are free")
     )
 
 

@@ -554,8 +554,8 @@ class _Run:
         times = self._clock.read()
         return {
             **times,
-            "env_steps_per_s": round(self._turn.env_steps / times["active_s"], 1),
-            "updates_per_s": round(self._learner.updates / times["active_s"], 1),
+            "env_steps_per_s": round(self._turn.env_steps / times["wall_s"], 1),
+            "updates_per_s": round(self._learner.updates / times["wall_s"], 1),
             "peak_memory_mb": artifacts.peak_memory_mb(),
             "device": device_name(self._device),
             "learner_threads": self._settings.learner_threads,

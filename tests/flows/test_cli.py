@@ -317,6 +317,18 @@ def test_check_guesses_no_time_without_a_record(folder: Callable[[str], Path]) -
     assert "no estimate" in text
 
 
+@pytest.mark.parametrize(("free", "said"), [(10**12, "; 1000.0 GB are free"), (10**5, "; TOO LITTLE: only 100 kB are")])
+def test_check_says_how_much_disk_is_free(
+    folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    made = folder(params(plain=arm()))
+    usage = shutil.disk_usage(made)._replace(free=free)
+    monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: usage if folder == made else None)
+    disk = check.describe(experiment.load(made)).splitlines()[-1]
+    assert disk.startswith("disk: ")
+    assert said in disk
+
+
 def test_verify_finds_every_byte_equal_and_cleans_up(swept: Path) -> None:
     result = flows("verify", "thrifty", "0", folder=swept)
     assert result.returncode == 0, result.stdout + result.stderr
