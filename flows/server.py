@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 import urllib.request
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from flows.environment import SERVER_START_TIMEOUT_S
 from flows.experiment import STATE_FOLDER
@@ -20,6 +22,8 @@ from rl_core.reading import parse_json, read_object
 HOST = "127.0.0.1"
 DEFAULT_PORT, DEFAULT_REPORT_PORT = 4200, 4201
 CALL_TIMEOUT_S = 10.0
+BUSY_PATIENCE_S = 15.0
+BUSY_PAUSE_S = 0.2
 
 
 class ServerError(RuntimeError):
@@ -60,21 +64,33 @@ def _recorded(directory: Path) -> dict[str, object]:
 
 def healthy(api_url: str) -> bool:
     try:
-        return call(api_url, "/health") is True
+        return call(api_url, "/health", patience_s=0) is True
     except (OSError, ValueError, HTTPException):  # no address, or no answer of ours
         return False
 
 
-def call(api_url: str, path: str, body: object = None) -> Any:
-    """Ask the server as its UI does: GET, or POST with a body; raise OSError if it does not answer well."""
+def call(api_url: str, path: str, body: object = None, *, patience_s: float = BUSY_PATIENCE_S) -> Any:
+    """Ask the server as its UI does: GET, or POST with a body; raise OSError if it does not answer well.
+
+    The server answers 503 when its database is locked: it has done nothing, and its own clients ask again. So do we,
+    for patience_s.
+    """
     request = urllib.request.Request(
         api_url + path,
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the address is this machine's
-    with opener.open(request, timeout=CALL_TIMEOUT_S) as answer:
-        return parse_json(answer.read())
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            with opener.open(request, timeout=CALL_TIMEOUT_S) as answer:
+                return parse_json(answer.read())
+        except HTTPError as error:
+            with error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() >= deadline:
+                    raise
+        time.sleep(BUSY_PAUSE_S)
 
 
 def free_port() -> int:

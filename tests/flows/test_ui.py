@@ -1,6 +1,5 @@
 """The form, a schedule and the report, over the addresses that `ui` prints, as a browser uses them."""
 
-import json
 import signal
 import socket
 import subprocess
@@ -8,10 +7,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from flows import server
 
 from .helpers import environment, processes_in
 
@@ -25,12 +26,6 @@ def free_port() -> int:
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=20) as answer:
         return str(answer.read().decode())
-
-
-def post(url: str, body: object) -> Any:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.loads(answer.read())
 
 
 @pytest.fixture
@@ -54,10 +49,11 @@ def test_the_form_runs_a_sweep_a_schedule_can_be_set_and_ctrl_c_ends_all(
     ui: tuple[subprocess.Popen[str], str, str], copied: Path
 ) -> None:
     process, api, report = ui
+    call = partial(server.call, api)
     assert get(report) == (copied / "report/index.html").read_text()
     assert "<title>Prefect" in get(api.removesuffix("api"))
 
-    deployment = json.loads(get(f"{api}/deployments/name/sweep/seedbed"))
+    deployment = call("/deployments/name/sweep/seedbed")
     form = deployment["parameter_openapi_schema"]["properties"]
     assert {name: bool(entry["description"]) for name, entry in form.items()} == dict.fromkeys(
         ("directory", "arms", "seeds", "jobs", "fresh"), True
@@ -65,22 +61,22 @@ def test_the_form_runs_a_sweep_a_schedule_can_be_set_and_ctrl_c_ends_all(
     assert deployment["parameters"] == {"directory": str(copied)}
     assert deployment["global_concurrency_limit"]["limit"] == 1
 
-    started = post(
-        f"{api}/deployments/{deployment['id']}/create_flow_run",
+    started = call(
+        f"/deployments/{deployment['id']}/create_flow_run",
         {"parameters": {"directory": str(copied), "arms": ["plain"]}, "state": {"type": "SCHEDULED"}},
     )
     deadline = time.monotonic() + 90
-    while (state := json.loads(get(f"{api}/flow_runs/{started['id']}"))["state"])["type"] != "COMPLETED":
+    while (state := call(f"/flow_runs/{started['id']}")["state"])["type"] != "COMPLETED":
         assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
         assert time.monotonic() < deadline
         time.sleep(0.5)
     query = {"logs": {"flow_run_id": {"any_": [started["id"]]}}}
-    while "nothing to do: 1 run fresh" not in (logs := [log["message"] for log in post(f"{api}/logs/filter", query)]):
+    while "nothing to do: 1 run fresh" not in (logs := [log["message"] for log in call("/logs/filter", query)]):
         assert time.monotonic() < deadline, logs  # logs arrive a little later than states
         time.sleep(0.5)
 
     daily = [{"schedule": {"interval": 86_400}, "active": True}]
-    assert post(f"{api}/deployments/{deployment['id']}/schedules", daily)[0]["active"] is True
+    assert call(f"/deployments/{deployment['id']}/schedules", daily)[0]["active"] is True
 
     stopped = time.monotonic()
     process.send_signal(signal.SIGINT)
