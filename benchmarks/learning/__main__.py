@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--gate NAME ...] [--seeds N] [--jobs N] [--folder DIR] [--fresh] [--table]
 
-Trains every gate's seeds that this machine has no result for, with the published hyper-parameters (one environment,
+Trains every gate's seeds that have no result yet, with the published hyper-parameters (one environment,
 one update per step), as many at a time as there are cores. A gate judges the final policy: deterministic actions, the
 mean return of 20 episodes from fixed starts. Finished seeds are kept in benchmarks/learning/results.csv; what was
 interrupted resumes. One JSON line per gate, and a closing line.
@@ -69,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_count, metavar="N", help="seeds 0 to N − 1 (default: each gate's own number)")
     parser.add_argument("--jobs", type=_count, default=cores, metavar="N", help=f"runs at a time (default {cores})")
     parser.add_argument("--folder", type=Path, default=ROOT / ".seedbed" / "learning", metavar="DIR", help="scratch")
-    parser.add_argument("--fresh", action="store_true", help="train again what older code has trained")
+    parser.add_argument(
+        "--fresh", action="store_true", help="train again what older code or another machine has trained"
+    )
     parser.add_argument("--table", action="store_true", help="only rewrite the table in docs/learning.md")
     return parser
 

@@ -35,7 +35,7 @@ class Bench:
         folder: where runs are trained.
         seeds: how many per gate, instead of the gate's own number.
         jobs: runs at a time.
-        fresh: do not count what older code has trained.
+        fresh: do not count what older code or another machine has trained.
     """
 
     def __init__(
@@ -136,8 +136,9 @@ class Bench:
         return range(self._seeds or gate.seeds)
 
     def _known(self, gate: Gate) -> dict[int, Row]:
-        code = self._code if self._fresh else None
-        return latest(self._rows, gate, machine=self._machine, code_key=code)
+        if self._fresh:
+            return latest(self._rows, gate, machine=self._machine, code_key=self._code)
+        return latest(self._rows, gate)
 
     def _judged(self, gate: Gate) -> dict[int, Row]:
         known, wanted = self._known(gate), range(max(gate.seeds, self._seeds or 0))
@@ -154,6 +155,7 @@ class Bench:
     def _line(self, gate: Gate) -> dict[str, Any]:
         rows, verdict = self._judged(gate), self._verdict(gate)
         older = sum(row.code_key != self._code for row in rows.values())
+        elsewhere = sum(row.machine != self._machine for row in rows.values())
         return {
             "gate": gate.name,
             "task": gate.arm["task"],
@@ -168,6 +170,7 @@ class Bench:
             "passed": verdict.passed,
             "why": verdict.why,
             **({"seeds_of_older_code": older} if older else {}),
+            **({"seeds_of_other_machines": elsewhere} if elsewhere else {}),
         }
 
     def _close(self) -> bool:

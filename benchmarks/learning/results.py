@@ -97,13 +97,20 @@ class Records:
         write_atomic(path, _lines([CURVE_COLUMNS, *lines]))
 
 
-def latest(rows: Iterable[Row], gate: Gate, *, machine: Sequence[str], code_key: str | None = None) -> dict[int, Row]:
-    """Return the newest row per seed of this gate, its present settings and one machine; of one code if it is given."""
+def latest(
+    rows: Iterable[Row], gate: Gate, *, machine: Sequence[str] | None = None, code_key: str | None = None
+) -> dict[int, Row]:
+    """Return the newest row per seed of this gate and its present settings; of one machine or code if it is given.
+
+    Another machine rounds differently. That changes a seed's return as another seed would, not the distribution that a
+    gate judges: seeds of several machines count together.
+    """
     key = settings_key(gate)
     found = {
         row.seed: row
         for row in rows
-        if (row.gate, row.settings_key, row.machine) == (gate.name, key, tuple(machine))
+        if (row.gate, row.settings_key) == (gate.name, key)
+        and (machine is None or row.machine == tuple(machine))
         and code_key in (None, row.code_key)
     }
     return dict(sorted(found.items()))

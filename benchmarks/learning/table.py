@@ -11,13 +11,14 @@ from rl_core.files import write_atomic
 
 BEGIN, END = "<!-- results: python -m benchmarks.learning --table -->", "<!-- end of results -->"
 HEAD = (
-    "| gate | task, algorithm | env steps | final return per seed | judged | band | verdict | h per seed | code |",
-    "|---|---|---:|---|---|---|---|---:|---|",
+    "| gate | task, algorithm | env steps | final return per seed | judged | band | verdict | h per seed | code "
+    "| machine |",
+    "|---|---|---:|---|---|---|---|---:|---|---|",
 )
 
 
 def rewrite(page: Path, rows: Sequence[Row], gates: Mapping[str, Gate]) -> None:
-    """Put the tables of these rows between the page's markers.
+    """Put the table of these rows between the page's markers.
 
     Raises:
         SettingsError: the page lacks the markers.
@@ -31,24 +32,31 @@ def rewrite(page: Path, rows: Sequence[Row], gates: Mapping[str, Gate]) -> None:
 
 
 def render(rows: Sequence[Row], gates: Mapping[str, Gate]) -> str:
-    """Return one table per machine, and what has no result on any."""
-    machines = dict.fromkeys(row.machine for row in rows)
+    """Return the table, the machines its rows come from, and the gates without a result."""
+    found = {gate.name: latest(rows, gate) for gate in gates.values()}
+    machines = list(dict.fromkeys(row.machine for seeds in found.values() for row in seeds.values()))
     parts = []
-    shown_gates = set[str]()
-    for machine in machines:
-        found = {gate.name: latest(rows, gate, machine=machine) for gate in gates.values()}
-        lines = [_line(gate, found, gates) for gate in gates.values() if found[gate.name]]
-        shown_gates |= {name for name, seeds in found.items() if seeds}
-        if lines:
-            cpu, torch, mujoco = machine
-            parts.append("\n".join((f"{cpu}, torch {torch}, MuJoCo {mujoco}:", "", *HEAD, *lines)))
-    missing = [f"`{name}`" for name in gates if name not in shown_gates]
+    if machines:
+        parts.append(
+            "\n".join((*HEAD, *(_line(gate, found, gates, machines) for gate in gates.values() if found[gate.name])))
+        )
+        names = (
+            f"{number}: {cpu}, torch {torch}, MuJoCo {mujoco}"
+            for number, (cpu, torch, mujoco) in enumerate(machines, 1)
+        )
+        parts.append(f"Machines: {'; '.join(names)}.")
+    missing = [f"`{name}`" for name, seeds in found.items() if not seeds]
     if missing:
         parts.append(f"No result yet: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
-def _line(gate: Gate, found: Mapping[str, Mapping[int, Row]], gates: Mapping[str, Gate]) -> str:
+def _line(
+    gate: Gate,
+    found: Mapping[str, Mapping[int, Row]],
+    gates: Mapping[str, Gate],
+    machines: Sequence[tuple[str, str, str]],
+) -> str:
     rows = found[gate.name]
     verdict = verdict_on(gate, found, gates)
     value = "–" if verdict.value is None else f"{gate.statistic} {shown(verdict.value)}"
@@ -62,6 +70,7 @@ def _line(gate: Gate, found: Mapping[str, Mapping[int, Row]], gates: Mapping[str
         verdict.word if verdict.word != "incomplete" else f"incomplete: {verdict.why}",
         f"{statistics.fmean(row.wall_s for row in rows.values()) / 3600:.2f}",
         _unique(f"`{row.commit}`" for row in rows.values()),
+        _unique(str(machines.index(row.machine) + 1) for row in rows.values()),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning import table
+from benchmarks.learning import bench, table
 from benchmarks.learning.__main__ import main
 from benchmarks.learning.bench import ROOT
 from benchmarks.learning.gates import GATES, Gate, chosen, judge
@@ -170,6 +170,10 @@ def test_seeds_are_trained_once_recorded_at_once_and_judged(
     before = records.table.read_bytes()
     assert run(tmp_path, "--gate", "tiny") == 0
     assert run(tmp_path, "--gate", "tiny", "--fresh") == 0  # the code is the same
+    monkeypatch.setattr(bench, "machine", lambda: {"cpu": "another", "torch": "2.0", "mujoco": "4.0"})
+    assert run(tmp_path, "--gate", "tiny") == 0
+    with pytest.raises(pytest.fail.Exception):
+        run(tmp_path, "--gate", "tiny", "--fresh")
     assert records.table.read_bytes() == before
 
 
@@ -214,18 +218,22 @@ def test_a_failed_training_is_told_in_its_gates_line(tmp_path: Path, capfd: pyte
     assert (closing["figures"]["tiny seeds"], closing["passed"]) == (0, False)
 
 
-def test_the_newest_row_of_these_settings_and_this_machine_counts() -> None:
+def test_the_newest_row_of_these_settings_counts() -> None:
     rows = [
         row(return_mean=1.0, code_key="old"),
         row(return_mean=2.0),
-        row(return_mean=3.0, cpu="another"),
         row(return_mean=4.0, settings_key="other settings"),
         row("another gate", return_mean=5.0),
         row(seed=1, return_mean=6.0, code_key="old"),
+        row(seed=2, return_mean=3.0, cpu="another"),
     ]
-    assert {seed: r.return_mean for seed, r in latest(rows, TINY, machine=MACHINE).items()} == {0: 2.0, 1: 6.0}
-    of_this_code = latest(rows, TINY, machine=MACHINE, code_key="code")
-    assert {seed: r.return_mean for seed, r in of_this_code.items()} == {0: 2.0}
+
+    def found(**only: Any) -> dict[int, float]:
+        return {seed: r.return_mean for seed, r in latest(rows, TINY, **only).items()}
+
+    assert found() == {0: 2.0, 1: 6.0, 2: 3.0}
+    assert found(machine=MACHINE) == {0: 2.0, 1: 6.0}
+    assert found(machine=MACHINE, code_key="code") == {0: 2.0}
 
 
 def test_rows_survive_the_file_and_a_damaged_file_is_told(tmp_path: Path) -> None:
@@ -252,7 +260,7 @@ def test_a_seed_trained_again_replaces_its_curve_and_adds_a_row(tmp_path: Path) 
 
 def test_the_table_shows_what_is_recorded_and_what_is_not(tmp_path: Path) -> None:
     missing = gate(name="missing")
-    rows = [row(), row(seed=1, return_mean=1_234.5, wall_s=7_200.0, commit="fedcba9876")]
+    rows = [row(), row(seed=1, return_mean=1_234.5, wall_s=7_200.0, commit="fedcba9876", cpu="another")]
     page = tmp_path / "page.md"
     page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     table.rewrite(page, rows, {"tiny": TINY, "missing": missing})
@@ -260,10 +268,10 @@ def test_the_table_shows_what_is_recorded_and_what_is_not(tmp_path: Path) -> Non
     assert text.startswith(f"before\n{table.BEGIN}\n")
     assert text.endswith(f"{table.END}\nafter\n")
     assert "old" not in text
-    assert "a processor, torch 2.0, MuJoCo 4.0:" in text
+    assert "Machines: 1: a processor, torch 2.0, MuJoCo 4.0; 2: another, torch 2.0, MuJoCo 4.0." in text
     assert (
         "| `tiny` | InvertedPendulum-v5, td3 | 1 200 | 10, 1234 | mean 622.2 | mean ≥ 1 | passed | 1.50 "
-        "| `0123456789`, `fedcba9876` |"
+        "| `0123456789`, `fedcba9876` | 1, 2 |"
     ) in text
     assert "No result yet: `missing`." in text
     table.rewrite(page, rows, {"tiny": TINY, "missing": missing})
