@@ -29,6 +29,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.arguments import whole_number
 from benchmarks.machine import closing_line
 
 ARMS = ("sac", "flash_sac", "td3", "sac-lockstep", "fast_sac", "fast_td3-lockstep")
@@ -90,12 +91,16 @@ class Case:
 class Laboratory:
     """A scratch folder with one undisturbed experiment and, in turn, disturbed ones."""
 
-    def __init__(self, folder: Path, arms: Sequence[str]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
-        self.reference = self.experiment("reference")
+        self.reference = folder / "reference"
+
+    def train_references(self, arms: Sequence[str]) -> None:
+        """Train and evaluate each arm undisturbed."""
+        self.experiment(self.reference.name)
         for arm in arms:
             for verb in ("train", "evaluate"):
                 ended = self.run(self.reference, verb, arm)
@@ -152,6 +157,15 @@ class Laboratory:
         """Return every living process that this laboratory started, directly or not."""
         return list(self._marked())
 
+    def end_processes(self) -> None:
+        """End every process that this laboratory started: SIGTERM, then SIGKILL for what is left after 10 s."""
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            alive = self.processes()
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(process)
+            psutil.wait_procs(alive, timeout=10)
+
     def leaks(self, experiment: Path, arm: str) -> list[str]:
         """Name what a finished run must not leave."""
         gone = time.monotonic() + 5
@@ -188,21 +202,22 @@ Maker = Callable[[Laboratory, Path], Case]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite; return 0 if every case passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50, metavar="N", help="killed runs (default 50)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the random moments (default 0)")
+    parser.add_argument("--kills", type=whole_number(0), default=50, metavar="N", help="killed runs (default 50)")
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="S", help="of the random moments (default 0)"
+    )
     parser.add_argument("--kills-only", action="store_true", help="leave out full disk, damage and the rest")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder and keep it")
     given = parser.parse_args(arguments)
-    folder = given.keep or Path(tempfile.mkdtemp(prefix="seedbed-faults-"))
-    folder.mkdir(exist_ok=True)
+    if given.kills_only and not given.kills:
+        parser.error("argument --kills: with --kills-only, expected a whole number of at least 1, got '0'")
+    if given.keep is not None and os.path.lexists(given.keep):
+        parser.error(f"argument --keep: expected a new folder, and {given.keep} exists")
+    makers = _makers(random.Random(given.seed), given.kills, kills_only=given.kills_only)
     shared_before = set(Path("/dev/shm").iterdir())
-    try:
-        arms = ARMS[: given.kills] if given.kills_only else ARMS
-        makers = _makers(random.Random(given.seed), given.kills, kills_only=given.kills_only)
-        cases = list(_cases(Laboratory(folder, arms), makers))
-    finally:
-        if given.keep is None:
-            shutil.rmtree(folder)
+    with _stops_raise(), _laboratory(given.keep) as laboratory:
+        laboratory.train_references(ARMS[: given.kills] if given.kills_only else ARMS)
+        cases = list(_cases(laboratory, makers))
     shared = sorted(path.name for path in set(Path("/dev/shm").iterdir()) - shared_before)
     figures = {
         "kills": sum(case.kills > 0 and case.passed for case in cases),
@@ -214,6 +229,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     line, passed = closing_line("faults", figures, spread=spread, limits=limits)
     print(line)
     return 0 if passed else 1
+
+
+@contextlib.contextmanager
+def _stops_raise() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into SystemExit, so that whatever was begun is cleaned up."""
+
+    def stop(signum: int, _: object) -> None:
+        raise SystemExit(128 + signum)
+
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def _laboratory(keep: Path | None) -> Iterator[Laboratory]:
+    """Give a laboratory; end its processes and, unless it is to be kept, remove its folder."""
+    folder = keep or Path(tempfile.mkdtemp(prefix="seedbed-faults-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    laboratory = Laboratory(folder)
+    try:
+        yield laboratory
+    finally:
+        laboratory.end_processes()
+        if keep is None:
+            shutil.rmtree(folder)
 
 
 def _makers(rng: random.Random, kills: int, *, kills_only: bool) -> list[Maker]:

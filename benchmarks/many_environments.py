@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import whole_number
 from benchmarks.machine import closing_line
 from rl_core import config, runner
 
@@ -51,7 +52,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 if every run reached the goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds 0 to N − 1 (default 1)")
+    parser.add_argument("--seeds", type=whole_number(1), default=1, metavar="N", help="seeds 0 to N − 1 (default 1)")
     parser.add_argument("--arm", nargs="+", choices=tuple(ARMS), default=list(ARMS), metavar="NAME", help="only these")
     given = parser.parse_args(arguments)
     print(f"many_environments: {', '.join(given.arm)} until HalfCheetah-v5 returns {GOAL:g}", flush=True)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.arguments import whole_number
 from benchmarks.learning import table
 from benchmarks.learning.bench import ROOT, Bench
 from benchmarks.learning.gates import GATES, Gate, chosen
@@ -66,21 +67,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--gate", nargs="+", action="extend", default=[], metavar="NAME", help="only these gates")
-    parser.add_argument("--seeds", type=_count, metavar="N", help="seeds 0 to N − 1 (default: each gate's own number)")
-    parser.add_argument("--jobs", type=_count, default=cores, metavar="N", help=f"runs at a time (default {cores})")
+    parser.add_argument(
+        "--seeds", type=whole_number(1), metavar="N", help="seeds 0 to N − 1 (default: each gate's own number)"
+    )
+    parser.add_argument(
+        "--jobs", type=whole_number(1), default=cores, metavar="N", help=f"runs at a time (default {cores})"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / ".seedbed" / "learning", metavar="DIR", help="scratch")
     parser.add_argument(
         "--fresh", action="store_true", help="train again what older code or another machine has trained"
     )
     parser.add_argument("--table", action="store_true", help="only rewrite the table in docs/learning.md")
     return parser
-
-
-def _count(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return value
 
 
 if __name__ == "__main__":
